@@ -1,0 +1,49 @@
+"""Run code in a sandbox instead of on your machine, and see the results as if it had run here.
+
+In a notebook: `%load_ext ipy_sandbox`, then `%%sandbox`. In a program: `run_code`, `Session` and the others below,
+imported on first use so that `import ipy_sandbox` stays light.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ._version import __version__ as __version__
+
+_PUBLIC = {
+    "errors": [
+        "AuthenticationError", "ConfigurationError", "ExecutionTimeoutError", "FileTransferError",
+        "IsolationUnavailableError", "KernelDiedError", "OutputTruncatedError", "ProviderError", "RateLimitError",
+        "RemoteError", "SandboxBusyError", "SandboxCreationError", "SandboxError", "SandboxLostError", "UpstreamError",
+        "VariableTransferError",
+    ],
+    "models": [
+        "ClearOutput", "CodeExecutionResult", "ContainerHandle", "Display", "End", "Event", "ExecutionCount",
+        "ExecutionError", "FileInfo", "SandboxInfo", "SandboxOptions", "Stderr", "Stdout",
+    ],
+    "sandbox.api": [
+        "acode_interpreter_tool", "acreate_sandbox", "adelete_sandbox", "adownload_file", "ainterrupt", "alist_files",
+        "alist_sandboxes", "arenew_sandbox", "arun_code", "astream_code", "aupload_file", "code_interpreter_tool",
+        "create_sandbox", "delete_sandbox", "download_file", "interrupt", "list_files", "list_sandboxes",
+        "renew_sandbox", "run_code", "stream_code", "upload_file",
+    ],
+    "sandbox.fake": ["FakeProvider"],
+    "sandbox.pool": ["SessionPool"],
+    "sandbox.provider": ["Provider", "open_provider", "register_provider"],
+    "sandbox.session": ["Session"],
+}  # fmt: skip
+_HOME = {name: module for module, names in _PUBLIC.items() for name in names}
+
+__all__ = sorted([*_HOME, "__version__"])  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOME]

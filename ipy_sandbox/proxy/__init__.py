@@ -1,0 +1,1 @@
+"""The OpenAI-compatible endpoint over the interpreter, as an ASGI application."""

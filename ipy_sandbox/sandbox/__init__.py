@@ -1,0 +1,1 @@
+"""Run code in a sandbox: no model, no notebook."""

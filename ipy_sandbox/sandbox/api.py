@@ -1,0 +1,229 @@
+"""The functions of the SDK, for every provider: `a…` to await, without the `a` for plain code."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..background import BACKGROUND
+from ..errors import ConfigurationError, SandboxError
+from ..models import CodeExecutionResult, ContainerHandle, Event, FileInfo, SandboxInfo, SandboxOptions
+from . import execution
+from .provider import Provider, open_provider
+
+logger = logging.getLogger("ipy_sandbox")
+
+Container = ContainerHandle | str
+
+
+@contextlib.asynccontextmanager
+async def _provider(name: str, api_key: str | None, api_base: str | None) -> AsyncIterator[Provider]:
+    provider = open_provider(name, api_key=api_key, api_base=api_base)
+    try:
+        yield provider
+    finally:
+        await provider.aclose()
+
+
+@contextlib.asynccontextmanager
+async def _attached(
+    name: str, container: Container, api_key: str | None, api_base: str | None
+) -> AsyncIterator[tuple[Provider, ContainerHandle]]:
+    if isinstance(container, ContainerHandle) and container.provider != name:
+        raise ConfigurationError(
+            f"Sandbox {container.id} belongs to provider {container.provider!r}, not {name!r}.", sandbox_id=container.id
+        )
+    async with _provider(name, api_key, api_base) as provider:
+        handle = await provider.connect(container) if isinstance(container, str) else container
+        yield provider, handle
+
+
+async def acreate_sandbox(
+    provider: str,
+    template: str | None = None,
+    timeout: float | None = None,
+    allow_internet_access: bool | None = None,
+    api_key: str | None = None,
+    api_base: str | None = None,
+    metadata: dict[str, str] | None = None,
+    env_vars: dict[str, str] | None = None,
+    **options: Any,
+) -> ContainerHandle:
+    """Make a sandbox that is ready to run code; it is yours to delete.
+
+    Arguments:
+        provider: e2b, opensandbox or local.
+        timeout: lifetime in seconds (300).
+        options: the other fields of `SandboxOptions`.
+
+    Raises:
+        ConfigurationError: a key is missing, or the provider does not know an option; nothing was sent.
+        SandboxCreationError: no sandbox could be made.
+    """
+    given = {
+        "template": template,
+        "timeout": timeout,
+        "allow_internet_access": allow_internet_access,
+        "metadata": metadata,
+        "env_vars": env_vars,
+        **options,
+    }
+    async with _provider(provider, api_key, api_base) as opened:
+        return await opened.create(sandbox_options(given))
+
+
+def sandbox_options(given: dict[str, Any]) -> SandboxOptions:
+    """`SandboxOptions` of the values that are not None; raises ConfigurationError for an unknown or wrong one."""
+    try:
+        return SandboxOptions.model_validate({name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        reasons = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in error.errors())
+    raise ConfigurationError(f"Wrong sandbox options: {reasons}.")
+
+
+async def astream_code(
+    provider: str,
+    container: Container,
+    code: str,
+    api_key: str | None = None,
+    api_base: str | None = None,
+    timeout: float | None = None,
+) -> AsyncGenerator[Event, None]:
+    """Run `code` and yield its events as they happen; closing the iterator early stops the code."""
+    async with _attached(provider, container, api_key, api_base) as (opened, handle):
+        events = execution.stream(opened, handle, code, timeout)
+        async with contextlib.aclosing(events):
+            async for event in events:
+                yield event
+
+
+async def arun_code(
+    provider: str,
+    container: Container,
+    code: str,
+    api_key: str | None = None,
+    api_base: str | None = None,
+    timeout: float | None = None,
+) -> CodeExecutionResult:
+    """Run `code` in a sandbox and return its result.
+
+    Arguments:
+        container: a handle, or the bare id of a sandbox.
+        timeout: seconds the run may take; None means no limit.
+
+    Raises:
+        SandboxLostError, KernelDiedError, ExecutionTimeoutError, OutputTruncatedError.
+    """
+    return await execution.collect(astream_code(provider, container, code, api_key, api_base, timeout))
+
+
+async def adelete_sandbox(
+    provider: str, container: Container, api_key: str | None = None, api_base: str | None = None
+) -> bool:
+    """Delete a sandbox: True if it was there, False if it was already gone."""
+    async with _provider(provider, api_key, api_base) as opened:
+        handle = ContainerHandle(id=container, provider=provider) if isinstance(container, str) else container
+        return await opened.delete(handle)
+
+
+async def acode_interpreter_tool(
+    provider: str,
+    code: str,
+    template: str | None = None,
+    timeout: float | None = None,
+    api_key: str | None = None,
+    api_base: str | None = None,
+) -> CodeExecutionResult:
+    """Run `code` in a sandbox of its own: make it, run, delete it.
+
+    Arguments:
+        timeout: lifetime of the sandbox and limit of the run, in seconds.
+    """
+    async with _provider(provider, api_key, api_base) as opened:
+        handle = await opened.create(sandbox_options({"template": template, "timeout": timeout}))
+        try:
+            return await execution.run(opened, handle, code, timeout)
+        finally:
+            try:
+                await opened.delete(handle)
+            except SandboxError as error:
+                logger.warning("sandbox %s was not deleted and ends with its own lifetime: %s", handle.id, error)
+
+
+async def ainterrupt(
+    provider: str, container: Container, api_key: str | None = None, api_base: str | None = None
+) -> None:
+    """Stop the code that runs in a sandbox, as Ctrl-C would."""
+    async with _attached(provider, container, api_key, api_base) as (opened, handle):
+        await opened.interrupt(handle)
+
+
+async def arenew_sandbox(
+    provider: str, container: Container, timeout: float, api_key: str | None = None, api_base: str | None = None
+) -> None:
+    """Let a sandbox live `timeout` seconds from now."""
+    async with _attached(provider, container, api_key, api_base) as (opened, handle):
+        await opened.renew(handle, timeout)
+
+
+async def aupload_file(
+    provider: str,
+    container: Container,
+    path: str,
+    data: bytes,
+    api_key: str | None = None,
+    api_base: str | None = None,
+) -> None:
+    """Write a file in a sandbox; a relative path is below the code's working directory."""
+    async with _attached(provider, container, api_key, api_base) as (opened, handle):
+        await opened.upload(handle, path, data)
+
+
+async def adownload_file(
+    provider: str, container: Container, path: str, api_key: str | None = None, api_base: str | None = None
+) -> bytes:
+    """Read a file of a sandbox."""
+    async with _attached(provider, container, api_key, api_base) as (opened, handle):
+        return await opened.download(handle, path)
+
+
+async def alist_files(
+    provider: str, container: Container, path: str = ".", api_key: str | None = None, api_base: str | None = None
+) -> list[FileInfo]:
+    """The entries of a directory of a sandbox."""
+    async with _attached(provider, container, api_key, api_base) as (opened, handle):
+        return await opened.list_files(handle, path)
+
+
+async def alist_sandboxes(provider: str, api_key: str | None = None, api_base: str | None = None) -> list[SandboxInfo]:
+    """The sandboxes that this key (or this process, for local ones) owns."""
+    async with _provider(provider, api_key, api_base) as opened:
+        return await opened.list_sandboxes()
+
+
+create_sandbox = BACKGROUND.sync(acreate_sandbox)
+run_code = BACKGROUND.sync(arun_code)
+delete_sandbox = BACKGROUND.sync(adelete_sandbox)
+code_interpreter_tool = BACKGROUND.sync(acode_interpreter_tool)
+interrupt = BACKGROUND.sync(ainterrupt)
+renew_sandbox = BACKGROUND.sync(arenew_sandbox)
+upload_file = BACKGROUND.sync(aupload_file)
+download_file = BACKGROUND.sync(adownload_file)
+list_files = BACKGROUND.sync(alist_files)
+list_sandboxes = BACKGROUND.sync(alist_sandboxes)
+
+
+def stream_code(
+    provider: str,
+    container: Container,
+    code: str,
+    api_key: str | None = None,
+    api_base: str | None = None,
+    timeout: float | None = None,
+) -> Iterator[Event]:
+    """`astream_code`, for plain code."""
+    return BACKGROUND.iterate(astream_code(provider, container, code, api_key, api_base, timeout))

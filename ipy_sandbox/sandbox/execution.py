@@ -1,0 +1,94 @@
+"""One execution with a time limit: the part that all callers of a provider share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from ..errors import ExecutionTimeoutError, OutputTruncatedError, SandboxError
+from ..models import CodeExecutionResult, ContainerHandle, Event, ResultBuilder
+from .provider import Provider
+
+INTERRUPT_GRACE = 5.0
+"""Seconds that interrupted code has to end before its stream is closed over it."""
+
+
+async def stream(
+    provider: Provider, handle: ContainerHandle, code: str, timeout: float | None = None
+) -> AsyncGenerator[Event, None]:
+    """Run `code` and yield its events.
+
+    Arguments:
+        timeout: seconds the run may take; None means no limit.
+
+    Raises:
+        ExecutionTimeoutError: the limit was passed; the code was interrupted, what came before was yielded.
+    """
+    events = provider.run(handle, code)
+    try:
+        if timeout is None:
+            async for event in events:
+                yield event
+        else:
+            async for event in _until(provider, handle, events, timeout):
+                yield event
+    finally:
+        await _close(events)
+
+
+async def _until(
+    provider: Provider, handle: ContainerHandle, events: AsyncIterator[Event], timeout: float
+) -> AsyncIterator[Event]:
+    end = asyncio.get_running_loop().time() + timeout + INTERRUPT_GRACE
+    interrupt = asyncio.create_task(_interrupt_after(timeout, provider, handle))
+    try:
+        while True:
+            async with asyncio.timeout_at(end):
+                event = await anext(events)
+            yield event
+    except StopAsyncIteration:
+        if not interrupt.done():
+            return
+    except TimeoutError:
+        pass
+    finally:
+        interrupt.cancel()
+    raise ExecutionTimeoutError(
+        f"The code ran longer than {timeout:g} s in sandbox {handle.id} and was stopped: "
+        "give it more time with timeout=, or make it shorter.",
+        provider=handle.provider,
+        sandbox_id=handle.id,
+    )
+
+
+async def _interrupt_after(seconds: float, provider: Provider, handle: ContainerHandle) -> None:
+    await asyncio.sleep(seconds)
+    # Without an answer to the interrupt the stream is closed after the grace, which stops the code too.
+    with contextlib.suppress(SandboxError):
+        await provider.interrupt(handle)
+
+
+async def _close(events: AsyncIterator[Event]) -> None:
+    if close := getattr(events, "aclose", None):
+        with contextlib.suppress(SandboxError):
+            await close()
+
+
+async def run(
+    provider: Provider, handle: ContainerHandle, code: str, timeout: float | None = None
+) -> CodeExecutionResult:
+    """Run `code` and return its result; an error that ends the run early carries what came before as `.result`."""
+    return await collect(stream(provider, handle, code, timeout))
+
+
+async def collect(events: AsyncIterator[Event]) -> CodeExecutionResult:
+    """Fold `events`; an ExecutionTimeoutError or OutputTruncatedError gets what came before as its `result`."""
+    builder = ResultBuilder()
+    try:
+        async for event in events:
+            builder.add(event)
+    except (ExecutionTimeoutError, OutputTruncatedError) as error:
+        error.result = builder.result
+        raise
+    return builder.result
