@@ -14,7 +14,7 @@ from ._version import __version__ as __version__
 _PUBLIC = {
     "errors": [
         "AuthenticationError", "ConfigurationError", "ExecutionTimeoutError", "FileTransferError",
-        "IsolationUnavailableError", "KernelDiedError", "OutputTruncatedError", "ProviderError", "RateLimitError",
+        "InvalidRequestError", "IsolationUnavailableError", "KernelDiedError", "OutputTruncatedError", "ProviderError", "RateLimitError",
         "RemoteError", "SandboxBusyError", "SandboxCreationError", "SandboxError", "SandboxLostError", "UpstreamError",
         "VariableTransferError",
     ],

@@ -15,6 +15,7 @@
     ├── VariableTransferError          a value cannot cross between notebook and sandbox
     ├── ProviderError                  the provider answered something unexpected
     ├── UpstreamError                  the model endpoint failed
+    ├── InvalidRequestError            a request to the interpreter is wrong, or names what is not there
     └── RemoteError                    the code in the sandbox raised (magics only; the SDK returns it as a result)
 
 A message says what happened, to what, and what to do next, in one line, and never holds a secret.
@@ -111,6 +112,14 @@ class UpstreamError(SandboxError):
 
     status: int | None = None
     body: Any = None
+
+
+class InvalidRequestError(SandboxError):
+    """A request to the interpreter is wrong, or names what is not there; the fields are those of OpenAI's errors."""
+
+    status: int = 400
+    param: str | None = None
+    code: str | None = None
 
 
 class RemoteError(SandboxError):
