@@ -235,6 +235,7 @@ class ContainerHandle(BaseModel):
 
     `secrets` (tokens, endpoint headers) appear neither in `repr` nor in `model_dump()`; `dump_with_secrets()` gives
     them on purpose, and `ContainerHandle.model_validate` takes that back.
+    `context` is the provider's own word for the kernel that is prepared in there; None until one is.
     """
 
     id: str
@@ -242,6 +243,7 @@ class ContainerHandle(BaseModel):
     domain: str | None = None
     api_base: str | None = None
     endpoint: str | None = None
+    context: str | None = None
     timeout: float = 300
     created_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
     metadata: dict[str, str] = Field(default_factory=dict)
