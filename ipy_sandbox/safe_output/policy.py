@@ -1,0 +1,204 @@
+"""The policy: what becomes of each MIME type of a sandbox's output.
+
+=============================== ====================================================================================
+`text/plain`                    control sequences removed, colours kept; always there, made up if missing
+`text/html`                     sanitised inline; in an isolated frame if it needs scripts, own styles or drawings
+`text/markdown`                 rendered here and sanitised, shown as `text/html`
+`text/latex`                    without commands that link, fetch, style or define
+`image/png`, `jpeg`, `gif`,     shown if the data is base64 and begins as such a file does
+`webp`
+`image/svg+xml`                 shown as an `<img>`, where scripts do not run and nothing is fetched
+`application/json`              shown if it is JSON
+`application/vnd.plotly.v1+json` shown if it is a plain figure: no maps, links, remote images or HTML
+`application/vnd.vega*+json`    shown if it is a plain chart: no URLs, expressions or signals
+`application/javascript`        never
+anything else                   left out and named
+=============================== ====================================================================================
+
+Metadata: only numbers for an image's width and height, and flags that change looks.
+A type over the size limit is left out and named; a `text/plain` over it is cut in the middle.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .charts import plain_plotly, plain_vega
+from .html import safe_html
+from .latex import safe_latex
+from .markdown import safe_markdown
+from .plotly import PlotlyLibrary
+from .text import safe_text
+
+LIMIT = 20_000_000
+"""Characters that one type of an output may have."""
+TEXT_LIMIT = 1_000_000
+"""Characters of `text/plain`; of more, the middle is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class SafeBundle:
+    """What may be published; `dropped` names the types left out, with the reason where it is not the type itself."""
+
+    data: dict[str, Any]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    dropped: list[str] = field(default_factory=list)
+
+
+class OutputPolicy:
+    """Applies the policy to the outputs of one session.
+
+    Arguments:
+        trusted: publish everything as it comes; the reader's own choice, said aloud by whoever offers it.
+        hosts: origins that isolated frames may load from.
+        limit: characters that one type of an output may have.
+    """
+
+    def __init__(self, *, trusted: bool = False, hosts: Sequence[str] = (), limit: int = LIMIT) -> None:
+        self.trusted = trusted
+        self.hosts = tuple(hosts)
+        self.limit = limit
+        self._plotly = PlotlyLibrary()
+
+    def bundle(self, data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> SafeBundle:
+        """The part of a MIME bundle that may be published, in its safe form."""
+        if self.trusted:
+            return SafeBundle(dict(data), dict(metadata or {}))
+        shown: dict[str, Any] = {}
+        dropped: list[str] = []
+        # What the sandbox calls HTML comes before what is turned into HTML here.
+        for mime in sorted(data, key=lambda m: m != "text/html"):
+            try:
+                made = self._show(mime, data[mime])
+            except _Refused as reason:
+                dropped.append(f"{mime} ({reason})" if str(reason) else mime)
+            else:
+                shown = made | shown
+        if data and (shown or dropped != ["text/html (plotly.js)"]):
+            shown.setdefault("text/plain", _description(shown, dropped))
+        return SafeBundle(shown, _safe_metadata(metadata or {}, shown), dropped)
+
+    def _show(self, mime: str, value: Any) -> dict[str, Any]:
+        if isinstance(value, list) and mime.startswith(("text/", "image/")):
+            value = "".join(str(line) for line in value)
+        if mime == "text/plain":
+            return {mime: _cut(safe_text(str(value)))}
+        size = len(value) if isinstance(value, str) else len(_as_json(value))
+        if size > self.limit:
+            raise _Refused(f"{_megabytes(size)}, over the limit of {_megabytes(self.limit)}")
+        if mime in _CHARTS:
+            return _checked(mime, value, _CHARTS[mime])
+        if mime == "application/json":
+            return {mime: value}
+        if not isinstance(value, str):
+            raise _Refused
+        match mime:
+            case "text/html":
+                return {mime: safe_html(self._plotly.complete(value), hosts=self.hosts)}
+            case "text/markdown":
+                return {"text/html": safe_markdown(value), "text/plain": _cut(safe_text(value))}
+            case "text/latex":
+                return {mime: safe_latex(value)}
+            case "image/svg+xml":
+                return {"text/html": _svg(value)}
+            case _ if mime in _IMAGES:
+                return {mime: _image(mime, value)}
+        raise _Refused
+
+
+def safe_bundle(
+    data: Mapping[str, Any],
+    metadata: Mapping[str, Any] | None = None,
+    *,
+    trusted: bool = False,
+    hosts: Sequence[str] = (),
+    limit: int = LIMIT,
+) -> SafeBundle:
+    """The part of one MIME bundle that may be published, in its safe form; see `OutputPolicy`."""
+    return OutputPolicy(trusted=trusted, hosts=hosts, limit=limit).bundle(data, metadata)
+
+
+class _Refused(Exception):
+    """This type of this output is not shown; the text says why, where it is not the type itself."""
+
+
+_IMAGES = {
+    "image/png": rb"\x89PNG\r\n\x1a\n",
+    "image/jpeg": rb"\xff\xd8\xff",
+    "image/gif": rb"GIF8[79]a",
+    "image/webp": rb"RIFF....WEBP",
+}
+_CHARTS: dict[str, Callable[[Any], bool]] = {
+    "application/vnd.plotly.v1+json": plain_plotly,
+    **{f"application/vnd.vegalite.v{n}+json": plain_vega for n in range(2, 7)},
+}
+
+
+def _checked(mime: str, value: Any, plain: Callable[[Any], bool]) -> dict[str, Any]:
+    if not plain(value):
+        raise _Refused("not a plain chart")
+    return {mime: value}
+
+
+def _image(mime: str, value: str) -> str:
+    encoded = "".join(value.split())
+    try:
+        start = base64.b64decode(encoded, validate=True)[:16]
+    except binascii.Error:
+        raise _Refused("not base64") from None
+    if not re.match(_IMAGES[mime], start, re.DOTALL):
+        raise _Refused("not such an image")
+    return encoded
+
+
+def _svg(source: str) -> str:
+    encoded = base64.b64encode(source.encode(errors="replace")).decode()
+    return f'<img src="data:image/svg+xml;base64,{encoded}" style="max-width:100%">'
+
+
+def _as_json(value: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise _Refused("not JSON") from None
+
+
+def _cut(text: str) -> str:
+    if len(text) <= TEXT_LIMIT:
+        return text
+    half = TEXT_LIMIT // 2
+    return f"{text[:half]}\n[... {len(text) - TEXT_LIMIT:,} characters left out ...]\n{text[-half:]}"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
+
+
+def _description(shown: Mapping[str, Any], dropped: Sequence[str]) -> str:
+    """The `text/plain` of an output that came without one."""
+    if shown:
+        return f"[{', '.join(shown)}]"
+    return f"[Not shown: {', '.join(dropped)}]"
+
+
+def _safe_metadata(metadata: Mapping[str, Any], shown: Mapping[str, Any]) -> dict[str, Any]:
+    safe = {}
+    for mime in shown.keys() & metadata.keys():
+        looks = {k: v for k, v in dict(metadata[mime]).items() if _is_look(k, v)}
+        if looks:
+            safe[mime] = looks
+    return safe
+
+
+def _is_look(key: str, value: Any) -> bool:
+    if key in ("width", "height"):
+        return isinstance(value, (int, float)) and 0 < value < 20_000
+    return (key in ("expanded", "unconfined") and isinstance(value, bool)) or (
+        key == "needs_background" and value in ("light", "dark")
+    )
