@@ -1,0 +1,84 @@
+# mypy: ignore-errors
+# ruff: noqa: F821
+# This text runs in the sandbox's kernel, see prelude.py. It must work on old Pythons and IPythons, so it imports
+# nothing from here and has no `from __future__` line: that would hold for the user's cells as well.
+
+
+def _ipy_sandbox_prelude(carrier, key, env_vars):
+    import os
+
+    os.environ.update(env_vars)
+    shell = get_ipython()
+    publisher, hook = shell.display_pub, shell.displayhook
+
+    def carry(msg):
+        kind, content = msg["msg_type"], msg["content"]
+        data = content.get("data", {})
+        if kind == "clear_output":
+            operation = {"op": "clear", "wait": content["wait"]}
+        else:
+            operation = {"op": "update" if kind == "update_display_data" else "display"}
+            display_id = content.get("transient", {}).get("display_id")
+            metadata = content.get("metadata")
+            if display_id:
+                operation["id"] = display_id
+            if metadata:
+                operation["metadata"] = metadata
+        if kind == carrier and len(operation) == 1:
+            return msg
+        msg["msg_type"] = msg["header"]["msg_type"] = carrier
+        msg["content"] = {"data": dict(data, **{key: operation}), "metadata": {}, "transient": {}, "execution_count": 0}
+        return msg
+
+    def carrying(method):
+        def carried(*args, **kwargs):
+            # Hooks belong to a thread, and any thread may display.
+            if carry not in publisher._hooks:
+                publisher.register_hook(carry)
+            return method(*args, **kwargs)
+
+        return carried
+
+    def mark_result():
+        content = hook.msg["content"] if hook.msg else {}
+        data = content.get("data")
+        if data:
+            operation, text = {"op": "result"}, data.get("text/plain", "")
+            if carrier == "execute_result":
+                operation["count"], content["execution_count"] = content["execution_count"], 0
+            elif len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+                operation["quote"] = text[0]
+            if content.get("metadata"):
+                operation["metadata"] = content["metadata"]
+            if len(operation) > 1:
+                data[key] = operation
+        finish()
+
+    def show_traceback(etype, evalue, stb):
+        # One string: not every server keeps the line breaks between several.
+        send_traceback(etype, evalue, ["\n".join(stb)] if stb and not isinstance(stb, str) else stb)
+
+    def show_page(self, text, start=0, screen_lines=0):
+        publisher.publish(text if isinstance(text, dict) else {"text/plain": text})
+
+    def forget_this_cell(result):
+        shell.events.unregister("post_run_cell", forget_this_cell)
+        history, number = shell.history_manager, result.execution_count
+        shell.execution_count = number
+        del history.input_hist_parsed[number:], history.input_hist_raw[number:]
+        history.output_hist.pop(number, None)
+        history._i00, history._i, history._ii = history._i, history._ii, history._iii
+        shell.user_ns.pop("_i" + str(number), None)
+
+    # The history database refuses a number that comes twice, aloud.
+    shell.history_manager.enabled = False
+    shell.events.register("post_run_cell", forget_this_cell)
+    if getattr(publisher, "_ipy_sandbox", None):
+        return
+    publisher._ipy_sandbox = True
+    publisher.publish, publisher.clear_output = carrying(publisher.publish), carrying(publisher.clear_output)
+    finish, hook.finish_displayhook = hook.finish_displayhook, mark_result
+    send_traceback, shell._showtraceback = shell._showtraceback, show_traceback
+    shell.set_hook("show_in_pager", show_page, 0)
+    if str(shell.colors).lower() == "nocolor":
+        shell.run_line_magic("colors", "neutral")
