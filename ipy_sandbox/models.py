@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from .errors import ConfigurationError
 
 MimeBundle: TypeAlias = dict[str, Any]
 
@@ -121,6 +123,15 @@ class CodeExecutionResult(BaseModel):
         parts += [f"error={self.error.name}"] if self.error else []
         return f"<CodeExecutionResult {' '.join(parts)}>" if parts else "<CodeExecutionResult>"
 
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[MimeBundle, dict[str, Any]]:
+        """Everything the execution showed, made safe for a notebook page."""
+        from .safe_output.combined import combined_bundle
+
+        notes = [self.error.traceback if self.error else "", f"[{self.truncated}]" if self.truncated else ""]
+        displays = [(d.data, d.metadata) for d in self._displays]
+        bundle = combined_bundle([self.stdout, self.stderr, *displays, *notes])
+        return {**bundle.data, "text/plain": bundle.data.get("text/plain") or repr(self)}, bundle.metadata
+
 
 class ResultBuilder:
     """Folds events, one by one, into `result`: what a notebook would show in the end."""
@@ -228,6 +239,15 @@ class SandboxOptions(BaseModel):
     limits: dict[str, int] = Field(default_factory=dict)
     host_network: bool = False
     unsafe: bool = False
+
+
+def sandbox_options(given: dict[str, Any]) -> SandboxOptions:
+    """`SandboxOptions` of the values that are not None; raises ConfigurationError for an unknown or wrong one."""
+    try:
+        return SandboxOptions.model_validate({name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        reasons = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in error.errors())
+    raise ConfigurationError(f"Wrong sandbox options: {reasons}.")
 
 
 class ContainerHandle(BaseModel):

@@ -7,11 +7,9 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Any
 
-from pydantic import ValidationError
-
 from ..background import BACKGROUND
 from ..errors import ConfigurationError, SandboxError
-from ..models import CodeExecutionResult, ContainerHandle, Event, FileInfo, SandboxInfo, SandboxOptions
+from ..models import CodeExecutionResult, ContainerHandle, Event, FileInfo, SandboxInfo, sandbox_options
 from . import execution
 from .provider import Provider, open_provider
 
@@ -74,15 +72,6 @@ async def acreate_sandbox(
     }
     async with _provider(provider, api_key, api_base) as opened:
         return await opened.create(sandbox_options(given))
-
-
-def sandbox_options(given: dict[str, Any]) -> SandboxOptions:
-    """`SandboxOptions` of the values that are not None; raises ConfigurationError for an unknown or wrong one."""
-    try:
-        return SandboxOptions.model_validate({name: value for name, value in given.items() if value is not None})
-    except ValidationError as error:
-        reasons = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in error.errors())
-    raise ConfigurationError(f"Wrong sandbox options: {reasons}.")
 
 
 async def astream_code(
