@@ -1,10 +1,11 @@
 """Accumulators: events of a streamed answer (or one whole body) in, deltas and in the end a `Turn` out.
 
-They repair what servers get wrong; see tests/golden/llm/manifest.json for every deviation and who sends it.
+They repair what servers get wrong: tests/golden/llm/manifest.json lists the deviations and who sends them.
 """
 
 from __future__ import annotations
 
+import uuid
 from typing import Any, Protocol
 
 from .sse import ServerEvent
@@ -12,21 +13,37 @@ from .turn import API, Delta, Turn
 
 
 class Accumulator(Protocol):
-    """What both accumulators can do."""
+    """What the accumulators of both APIs can do."""
 
     def feed(self, event: ServerEvent) -> list[Delta]:
         """Take one event and return what it adds."""
         ...
 
-    def feed_body(self, body: dict[str, Any]) -> list[Delta]:
-        """Take the whole body of an answer that was not streamed."""
+    def feed_body(self, body: Any) -> list[Delta]:
+        """Take the whole JSON body of an answer that was not streamed."""
         ...
 
     def finish(self) -> Turn:
-        """The turn; may be called at any time, also after a failure."""
+        """The turn as far as it got; may be called at any time."""
         ...
 
 
 def accumulator(api: API) -> Accumulator:
     """A fresh accumulator for one answer."""
-    raise NotImplementedError
+    from .accumulate_chat import ChatAccumulator
+    from .accumulate_responses import ResponsesAccumulator
+
+    return ChatAccumulator() if api == "chat" else ResponsesAccumulator()
+
+
+class CallIds:
+    """Gives every call of a turn an id of its own, keeping the server's where it can."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def take(self, wanted: str | None) -> str:
+        """`wanted` if it is free, else a fresh id."""
+        given = wanted if wanted and wanted not in self._taken else f"call_{uuid.uuid4().hex[:24]}"
+        self._taken.add(given)
+        return given

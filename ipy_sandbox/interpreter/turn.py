@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from .arguments import parse_code
 from .failure import Failure
 
 API: TypeAlias = Literal["chat", "responses"]
@@ -114,7 +115,7 @@ class ToolCall:
         Arguments:
             bare: take arguments that are no JSON at all for the code itself; only right for the interpreter's tool.
         """
-        raise NotImplementedError
+        return None if self.cut else parse_code(self.arguments, bare=bare)
 
 
 @dataclass(slots=True)
@@ -124,7 +125,7 @@ class Turn:
     `message` (chat) or `output` (Responses) is to be sent back in the next turn, to the same origin only: it holds all
     the fields the upstream sent, unknown ones included, with the repaired calls. `usage` is what the upstream sent,
     None if nothing. `complete` is False when the answer was cut or ended in an `error`. `envelope` holds the other
-    top-level fields (id, model, created, system_fingerprint, service_tier, status, incomplete_details, ...).
+    top-level fields (id, model, created, system_fingerprint, service_tier, incomplete_details, ...).
     """
 
     api: API
@@ -141,3 +142,4 @@ class Turn:
     message: dict[str, Any] = field(default_factory=dict)
     output: list[dict[str, Any]] = field(default_factory=list)
     envelope: dict[str, Any] = field(default_factory=dict)
+    logprobs: dict[str, Any] | None = None
