@@ -46,5 +46,19 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext ipy_sandbox`: the magics `%%sandbox`, `%sandbox_session` and `%%ai`."""
+    from .magics.extension import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """`%unload_ext ipy_sandbox`: take the magics away and delete the sandboxes."""
+    from .magics.extension import unload
+
+    unload(shell)
+
+
 def __dir__() -> list[str]:
     return [*globals(), *_HOME]

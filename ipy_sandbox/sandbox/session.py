@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from types import TracebackType
 
 from ..background import BACKGROUND
@@ -78,11 +78,15 @@ class Session:
             self.executions, self.lost, self._renewed_at = 0, None, time.monotonic()
         return self.handle
 
-    async def astream(self, code: str, timeout: float | None = None) -> AsyncGenerator[Event, None]:
+    async def astream(
+        self, code: str, timeout: float | None = None, *, on_start: Callable[[], None] | None = None
+    ) -> AsyncGenerator[Event, None]:
         """Run `code` and yield its events; closing the iterator early stops the code.
 
         Arguments:
             timeout: seconds the run may take; None means no limit.
+            on_start: called when earlier runs have ended and this code is about to run: from then on `ainterrupt`
+                concerns it.
         """
         async with self._lock:
             handle = await self._ensure()
@@ -90,6 +94,8 @@ class Session:
                 with self._noticing_loss():
                     await self._renew_if_due(handle)
                     self.executions += 1
+                    if on_start is not None:
+                        on_start()
                     events = execution.stream(self.provider, handle, code, timeout)
                     async with contextlib.aclosing(events):
                         async for event in events:

@@ -1,0 +1,54 @@
+"""Loading and unloading: exactly one of everything, and nothing left behind. Nothing is printed or opened."""
+
+from __future__ import annotations
+
+import atexit
+from typing import TYPE_CHECKING, Any
+
+from .sandbox import SandboxMagics
+from .transforms import hoist_cell_magic
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+_installed: dict[int, SandboxMagics] = {}
+"""By shell: tests and embedded shells have several in one process."""
+
+
+def load(shell: InteractiveShell) -> None:
+    """Register all magics with `shell`, once."""
+    if id(shell) in _installed:
+        return
+    magics = SandboxMagics(shell)
+    shell.register_magics(magics)
+    # First of all: `hoist_cell_magic` must see what the user wrote.
+    shell.input_transformers_cleanup[:0] = [hoist_cell_magic, magics.whole_notebook]
+    shell.events.register("post_run_cell", magics.after_cell)
+    shell.push({"Err": magics.errors}, interactive=False)
+    atexit.register(magics.at_exit)
+    _installed[id(shell)] = magics
+
+
+def unload(shell: InteractiveShell) -> None:
+    """Take everything back and delete the sandboxes."""
+    magics = _installed.pop(id(shell), None)
+    if magics is None:
+        return
+    atexit.unregister(magics.at_exit)
+    shell.drop_by_id({"Err": magics.errors})
+    shell.events.unregister("post_run_cell", magics.after_cell)
+    shell.input_transformers_cleanup.remove(hoist_cell_magic)
+    shell.input_transformers_cleanup.remove(magics.whole_notebook)
+    _unregister(shell, magics)
+    magics.close()
+
+
+def _unregister(shell: Any, magics: SandboxMagics) -> None:
+    # IPython has no way back from register_magics.
+    for kind, table in magics.magics.items():
+        registered = shell.magics_manager.magics[kind]
+        for name, function in table.items():
+            if registered.get(name) == function:
+                del registered[name]
+    shell.magics_manager.registry.pop(type(magics).__name__, None)
+    shell.configurables.remove(magics)

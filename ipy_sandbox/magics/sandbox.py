@@ -1,0 +1,140 @@
+"""`%%sandbox`, `%sandbox` and `%sandbox_session`, and the settings of them all."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, no_var_expand, output_can_be_silenced
+
+from .arguments import MagicParser, split, split_options
+from .memory import ErrorMemory
+from .problems import shows_errors
+from .settings import Settings, config_from_environment
+from .transforms import WholeNotebook
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from .output import RemoteValue
+    from .run import CellOutcome, CellRunner
+    from .sessions import Sessions
+
+EXAMPLES = """
+examples:
+  %%sandbox                        run the lines below in the current session
+  %%sandbox -s gpu -p e2b          ... in the session "gpu" on e2b, made if there is none
+  %%sandbox --timeout 10           ... for at most 10 seconds
+  %sandbox 1 + 1                   run one line
+  total = %sandbox sum(range(9))   ... and keep what it shows
+"""
+
+
+def sandbox_parser(prog: str = "%%sandbox") -> MagicParser:
+    """The options of `%%sandbox` and `%sandbox`."""
+    parser = MagicParser(
+        prog, description="Run code in a sandbox and show its output here.", epilog=EXAMPLES, usage="%(prog)s [options]"
+    )
+    add = parser.add_argument
+    add("-s", "--session", metavar="NAME", help="the session to run in, made if there is none (default: the current)")
+    add("-p", "--provider", metavar="NAME", help="provider of a new session: local, e2b or opensandbox")
+    add("--timeout", type=float, metavar="SECONDS", help="stop the code after so long")
+    add("--result", metavar="NAME", help="keep the CodeExecutionResult in a variable, of a failed cell too")
+    add("-q", "--quiet", action="store_true", help="show no output")
+    add("--keep", action="store_true", help="do not delete the sandbox when the kernel ends")
+    return parser
+
+
+@magics_class
+class SandboxMagics(Magics, Settings):
+    """Run code in a sandbox. See `%%sandbox --help` and `%sandbox_session --help`."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        config = config_from_environment()
+        config.merge(shell.config)
+        super().__init__(shell=shell, config=config)
+        self._shell = shell
+        self.errors = ErrorMemory()
+        self.whole_notebook = WholeNotebook()
+
+    @functools.cached_property
+    def sessions(self) -> Sessions:
+        """The sessions of this notebook."""
+        from .sessions import Sessions
+
+        return Sessions(self)
+
+    @functools.cached_property
+    def runner(self) -> CellRunner:
+        """Runs cells."""
+        from .run import CellRunner
+
+        return CellRunner(self._shell, self)
+
+    @no_var_expand
+    @output_can_be_silenced
+    @line_cell_magic
+    @shows_errors
+    def sandbox(self, line: str, cell: str | None = None) -> RemoteValue | None:
+        """Run code in a sandbox: `%%sandbox [options]` above the code, or `%sandbox [options] code`.
+
+        The code goes there as it is, its output comes here as it happens, the value of the last expression becomes
+        `Out[n]`, an error is an error, and the stop button stops it. `%%sandbox --help` lists the options.
+        """
+        if cell is None:
+            parser = sandbox_parser("%sandbox")
+            words, code = split_options(parser, line)
+        else:
+            parser = sandbox_parser()
+            words, code = split(line), cell
+        args = parser.parse_args(words)
+        if args.help:
+            print(parser.format_help())
+            return None
+        if not code.strip():
+            raise UsageError(
+                "There is no code: write `%sandbox 1 + 1`, or `%%sandbox` with code on the lines below it "
+                "(all options: `%sandbox --help`)."
+            )
+        outcome = self._run(args, code)
+        if outcome.problem is not None:
+            raise outcome.problem
+        return outcome.value
+
+    def _run(self, args: argparse.Namespace, code: str) -> CellOutcome:
+        target = self.sessions.get(args.session, args.provider)
+        target.keep = target.keep or args.keep
+        timeout = args.timeout if args.timeout is not None else self.timeout
+        outcome = self.runner.run(target, code, timeout=timeout, quiet=args.quiet)
+        if args.result:
+            self._shell.push({args.result: outcome.result})
+        return outcome
+
+    @no_var_expand
+    @line_magic
+    @shows_errors
+    def sandbox_session(self, line: str) -> Any:
+        """List, start, use and end sandbox sessions, and move files and variables: `%sandbox_session --help`."""
+        from .session import SessionCommands
+
+        return SessionCommands(self)(line)
+
+    def after_cell(self, result: Any) -> None:
+        """What follows each cell: its error is remembered, its footer shown."""
+        self.errors.remember(result)
+        self.whole_notebook.cell_is_over()
+        if "runner" in self.__dict__:
+            self.runner.show_footer()
+
+    def close(self) -> None:
+        """Delete the sandboxes and forget the sessions."""
+        if "sessions" in self.__dict__:
+            self.sessions.close()
+            del self.sessions
+
+    def at_exit(self) -> None:
+        """Delete the sandboxes: the interpreter is leaving."""
+        if "sessions" in self.__dict__:
+            self.sessions.delete_at_exit()
