@@ -1,0 +1,199 @@
+"""Running code in a kernel: one execution after another, and all that the kernel publishes read at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ...models import ClearOutput, Display, End, Event, ExecutionCount, ExecutionError, Stderr, Stdout
+from .limits import Limits, MiB
+from .messages import event_of
+
+if TYPE_CHECKING:
+    from jupyter_client.asynchronous.client import AsyncKernelClient
+
+_OVERHEAD = 100
+"""Bytes that an event counts in addition to what it shows."""
+_QUIET_SECONDS = 2.0
+
+
+class Run:
+    """One execution: its events so far, bounded by the limits."""
+
+    def __init__(self, msg_id: str, limits: Limits) -> None:
+        self.msg_id = msg_id
+        self.started = asyncio.Event()
+        self.finished = asyncio.Event()
+        self.text_is_full = False
+        self._events: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
+        self._limits = limits
+        self._text = 0
+        self._rich = 0
+        self._cut: set[str] = set()
+        self._idle = False
+        self._replied = False
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """The events as they arrive, the last one `End`; raises what ended the run early."""
+        while (item := await self._events.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+
+    def take(self, msg_type: str, content: dict[str, Any]) -> None:
+        """Take in what the kernel published for this run."""
+        if self.finished.is_set():
+            return
+        if msg_type == "status":
+            if content.get("execution_state") == "idle":
+                self._idle = True
+                self._finish_if_over()
+        elif (event := event_of(msg_type, content)) is not None:
+            if isinstance(event, ExecutionCount):
+                self.started.set()
+            if (fitting := self._fit(event)) is not None:
+                self._events.put_nowait(fitting)
+
+    def reply(self) -> None:
+        """The kernel has answered the request."""
+        self._replied = True
+        self.started.set()
+        self._finish_if_over()
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with `error`."""
+        if not self.finished.is_set():
+            self._events.put_nowait(error)
+            self._finish()
+
+    @property
+    def waits_for_nothing(self) -> bool:
+        """Whether the kernel has said one of the two things that it says at the end."""
+        return self._idle or self._replied
+
+    def _finish_if_over(self) -> None:
+        if self._idle and self._replied:
+            self.end()
+
+    def end(self) -> None:
+        """End the run as the kernel does."""
+        if not self.finished.is_set():
+            self._events.put_nowait(End(truncated=self._truncation()))
+            self._finish()
+
+    def _finish(self) -> None:
+        self._events.put_nowait(None)
+        self.started.set()
+        self.finished.set()
+
+    def _truncation(self) -> str | None:
+        if not self._cut:
+            return None
+        return "; ".join(sorted(self._cut)) + ". Print less, or write it to a file."
+
+    def _fit(self, event: Event) -> Event | None:
+        """The event, shortened or left out when the run has shown enough."""
+        match event:
+            case Stdout(text) | Stderr(text):
+                room = self._limits.output_bytes - self._text
+                kept = _first_bytes(text, room)
+                self._text += len(kept.encode(errors="surrogatepass")) + (_OVERHEAD if self._text else 0)
+                if len(kept) < len(text) or room <= 0:
+                    self.text_is_full = True
+                    self._cut.add(f"Text beyond the first {_size(self._limits.output_bytes)} was left out")
+                return replace(event, text=kept) if kept else None
+            case ExecutionError(name, value, traceback):
+                return ExecutionError(name[:1000], value[:MiB], traceback[: 2 * MiB])
+            case Display() | ClearOutput() | ExecutionCount():
+                size = _OVERHEAD + (_length(event.data) + _length(event.metadata) if isinstance(event, Display) else 0)
+                if self._rich + size > self._limits.display_bytes:
+                    self._cut.add(f"Rich output beyond {_size(self._limits.display_bytes)} was left out")
+                    return None
+                self._rich += size
+        return event
+
+
+def _first_bytes(text: str, room: int) -> str:
+    if len(text) * 4 <= room:
+        return text
+    return text.encode(errors="surrogatepass")[: max(room, 0)].decode(errors="ignore")
+
+
+def _length(value: Any) -> int:
+    """About how many bytes a JSON value takes."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(_OVERHEAD + len(k) + _length(v) for k, v in value.items())
+    if isinstance(value, list):
+        return sum(_OVERHEAD + _length(v) for v in value)
+    return 8
+
+
+def _size(count: int) -> str:
+    return f"{count // MiB} MiB" if count >= MiB else f"{count} bytes"
+
+
+class Conversation:
+    """Talks to one kernel through its client.
+
+    Reads all the time, also between runs: the kernel waits for a reader that is slow.
+    """
+
+    def __init__(self, client: AsyncKernelClient, limits: Limits) -> None:
+        self._client = client
+        self._limits = limits
+        self._run: Run | None = None
+        self._readers = [
+            asyncio.ensure_future(self._read(client.iopub_channel.socket, self._on_iopub)),
+            asyncio.ensure_future(self._read(client.shell_channel.socket, self._on_shell)),
+            asyncio.ensure_future(self._read(client.control_channel.socket, lambda kind, parent, content: None)),
+        ]
+
+    @property
+    def run(self) -> Run | None:
+        """The run that has not ended."""
+        return None if self._run is None or self._run.finished.is_set() else self._run
+
+    def execute(self, code: str) -> Run:
+        """Send `code`; one run at a time."""
+        msg_id = self._client.execute(code, allow_stdin=False, stop_on_error=False)
+        self._run = Run(msg_id, self._limits)
+        return self._run
+
+    async def _read(self, socket: Any, handle: Any) -> None:
+        session = self._client.session
+        while True:
+            frames = await socket.recv_multipart()
+            run = self._run
+            if run is not None and run.text_is_full and frames[0].startswith(b"stream."):
+                continue
+            # Whatever a sandbox sends, reading goes on.
+            with contextlib.suppress(Exception):
+                _, frames = session.feed_identities(frames)
+                message = session.deserialize(frames)
+                handle(message["msg_type"], message["parent_header"].get("msg_id"), message["content"])
+
+    def _on_iopub(self, msg_type: str, parent: str | None, content: dict[str, Any]) -> None:
+        if self._run is not None and parent == self._run.msg_id:
+            self._run.take(msg_type, content)
+
+    def _on_shell(self, msg_type: str, parent: str | None, content: dict[str, Any]) -> None:
+        run = self._run
+        if run is not None and parent == run.msg_id and msg_type == "execute_reply":
+            run.reply()
+            # An interrupt may hit the kernel while it says one of its last words.
+            asyncio.get_running_loop().call_later(_QUIET_SECONDS, run.end)
+
+    def fail(self, error: BaseException) -> None:
+        """End the current run with `error`."""
+        if self._run is not None:
+            self._run.fail(error)
+
+    def close(self) -> None:
+        """Stop reading."""
+        for reader in self._readers:
+            reader.cancel()

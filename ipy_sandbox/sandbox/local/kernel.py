@@ -1,0 +1,185 @@
+"""The ipykernel of a local sandbox, on sockets that it was given.
+
+This file runs by itself inside the sandbox, see supervisor.py; it must not import this package.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import ipykernel
+import zmq
+from ipykernel.iostream import OutStream
+from ipykernel.ipkernel import IPythonKernel
+from ipykernel.kernelapp import IPKernelApp
+from traitlets.config import Config
+
+FLUSH_BYTES = 1 << 20
+"""Text that may wait before the writer does: ipykernel itself buffers without limit."""
+
+
+class Stream(OutStream):
+    """A stdout or stderr that makes the writer wait for the reader, and stops sending past the output limit."""
+
+    limit = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._sent = 0
+        self._waiting = 0
+        self._run: Any = None
+        super().__init__(*args, **kwargs)
+
+    def write(self, string: str) -> int:
+        if not isinstance(string, str):
+            raise TypeError(f"write() argument must be str, not {type(string)}")
+        size = len(string)
+        if (run := self.parent_header.get("msg_id")) != self._run:
+            self._run, self._sent = run, 0
+        if self._sent > self.limit:
+            return size  # the host has what it shows, and knows that there is more
+        self._sent += size
+        for start in range(0, size, FLUSH_BYTES):
+            super().write(string[start : start + FLUSH_BYTES])
+            self._waiting += min(FLUSH_BYTES, size - start)
+            if self._waiting >= FLUSH_BYTES:
+                self._waiting = 0
+                self.flush()
+            if start > self.limit:
+                break
+        return size
+
+
+class SandboxKernel(IPythonKernel):
+    """An IPython kernel in which an interrupt also reaches code that sleeps in an `await`."""
+
+    interrupted = False
+
+    @contextlib.contextmanager
+    def _cancel_on_sigint(self, future: "asyncio.Future[Any]") -> Iterator[None]:
+        # ipykernel's own handler does not wake the loop, and has no effect on code that blocks between two awaits.
+        loop = asyncio.get_running_loop()
+
+        def stop(signum: int, frame: Any) -> None:
+            self.interrupted = True
+            running = asyncio.current_task(loop)
+            if running is future:
+                raise KeyboardInterrupt
+            future.cancel()
+            loop.call_soon_threadsafe(lambda: None)
+            if running is not None and not _is_ours(running):
+                raise asyncio.CancelledError  # KeyboardInterrupt would end the loop itself
+
+        previous = signal.signal(signal.SIGINT, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, previous)
+            self.interrupted = False
+
+
+_IPYKERNEL = os.path.dirname(ipykernel.__file__) + os.sep
+
+
+def _is_ours(task: "asyncio.Task[Any]") -> bool:
+    code = getattr(task.get_coro(), "cr_code", None)
+    return code is not None and code.co_filename.startswith(_IPYKERNEL)
+
+
+def _show_interrupt(shell: Any, etype: Any, value: Any, tb: Any, tb_offset: int | None = None) -> Any:
+    """Show the cancellation that an interrupt causes as the KeyboardInterrupt it is, without our handler's frame."""
+    if not shell.kernel.interrupted:
+        return shell.showtraceback((etype, value, tb), tb_offset=tb_offset)
+    stop = KeyboardInterrupt()
+    _cut_own_frames(tb)
+    lines = shell.InteractiveTB.structured_traceback(KeyboardInterrupt, stop, tb, tb_offset=tb_offset)
+    shell._showtraceback(KeyboardInterrupt, stop, lines)
+    return lines
+
+
+def _cut_own_frames(tb: Any) -> None:
+    while tb.tb_next is not None:
+        if tb.tb_next.tb_frame.f_code.co_filename == __file__:
+            tb.tb_next = None
+        else:
+            tb = tb.tb_next
+
+
+class _NoEndpoint:
+    def getsockopt(self, option: int) -> bytes:
+        return b""
+
+
+class SandboxKernelApp(IPKernelApp):
+    """An ipykernel application whose listening sockets are inherited, by port number."""
+
+    fds: ClassVar[dict[int, int]] = {}
+
+    def _try_bind_socket(self, s: Any, port: int) -> int:
+        s.setsockopt(zmq.USE_FD, self.fds[port])
+        s.bind(f"ipc:///s-{port}")
+        return port
+
+    def init_control(self, context: Any) -> None:
+        # The debugger would connect to the address of the shell socket, which names no file here.
+        shell, self.shell_socket = self.shell_socket, _NoEndpoint()
+        try:
+            super().init_control(context)
+        finally:
+            self.shell_socket = shell
+
+    def init_iopub(self, context: Any) -> None:
+        super().init_iopub(context)
+        # Wait for a slow reader instead of dropping messages, the one that says "idle" among them.
+        self.iopub_thread.socket.setsockopt(zmq.XPUB_NODROP, 1)
+
+    def init_heartbeat(self) -> None:
+        """The host watches the process itself."""
+
+    def init_connection_file(self) -> None:
+        """There is none, here and below."""
+
+    def write_connection_file(self, **kwargs: Any) -> None: ...
+
+    def cleanup_connection_file(self) -> None: ...
+
+    def log_connection_info(self) -> None: ...
+
+
+def make(fds: list[int], *, key: str, output_bytes: int) -> Any:
+    """A kernel application that is ready to start.
+
+    Arguments:
+        fds: listening unix sockets for shell, iopub, stdin and control.
+        key: signs the messages.
+        output_bytes: what one run may print.
+    """
+    Stream.limit = output_bytes
+    SandboxKernelApp.fds = dict(enumerate(fds, start=1))
+    config = Config()
+    config.Session.key = key.encode()
+    config.HistoryManager.enabled = False
+    app: Any = SandboxKernelApp.instance(
+        config=config,
+        shell_port=1,
+        iopub_port=2,
+        stdin_port=3,
+        control_port=4,
+        transport="ipc",
+        ip="/s",
+        kernel_class=SandboxKernel,
+        outstream_class=f"{__name__}.Stream",
+    )
+    app.initialize([])
+    app.shell.set_custom_exc((asyncio.CancelledError, KeyboardInterrupt), _show_interrupt)
+    if inline := sys.modules.get("matplotlib_inline.backend_inline"):
+        # It was loaded before there was a shell to show figures in.
+        inline._enable_matplotlib_integration()
+    sys.path.insert(0, "")  # -I left it out so that starting imports nothing from the home
+    assert threading.current_thread() is threading.main_thread()
+    return app

@@ -1,0 +1,160 @@
+"""LocalProvider: sandboxes on this machine, without a key or a server."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+from ...errors import ConfigurationError
+from ...models import ContainerHandle, Event, FileInfo, SandboxInfo, SandboxOptions
+from . import files, hop, registry
+from .box import start_isolated, start_unsafe
+from .bubblewrap import Box, Network
+from .limits import Limits
+from .probe import probe
+from .registry import SANDBOXES
+from .sandbox import LocalSandbox
+
+_FOREIGN = ("template", "network_policy", "resource_limits", "entrypoint", "use_server_proxy", "secure_access")
+
+
+class LocalProvider:
+    """Runs code in an ipykernel on this machine, isolated from it.
+
+    A sandbox lives `SandboxOptions.timeout` seconds (300) from its last use and never longer than this process. By
+    default the code has no network and sees nothing of the host but Python and its packages. All instances share the
+    sandboxes of the process, and may be used from any event loop.
+    """
+
+    name = "local"
+
+    def __init__(self, api_key: str | None = None, api_base: str | None = None) -> None:
+        """The arguments are those of every provider; a local sandbox needs neither."""
+
+    async def create(self, options: SandboxOptions) -> ContainerHandle:
+        """Make a sandbox; see `Provider.create` and `Limits`.
+
+        Raises:
+            ConfigurationError: an option belongs to another provider, or a limit is unknown.
+            IsolationUnavailableError: this system cannot isolate.
+        """
+        box = _box(options)
+        return await hop.call(lambda: self._create(box, options))
+
+    async def _create(self, box: Box, options: SandboxOptions) -> ContainerHandle:
+        sandbox = await _start(box, options)
+        SANDBOXES[sandbox.id] = sandbox
+        return _handle(sandbox)
+
+    async def connect(self, sandbox_id: str, *, timeout: float | None = None) -> ContainerHandle:
+        """Take back a sandbox that this process made."""
+        sandbox = registry.find(sandbox_id)
+        if sandbox.ended:
+            raise sandbox.lost()
+        if timeout is not None:
+            sandbox.renew(timeout)
+        return _handle(sandbox)
+
+    async def run(self, handle: ContainerHandle, code: str) -> AsyncIterator[Event]:
+        """Run `code`; see `Provider.run`."""
+        sandbox = registry.find(handle.id)
+        async with contextlib.aclosing(hop.iterate(lambda: sandbox.run(code))) as events:
+            async for event in events:
+                yield event
+
+    async def interrupt(self, handle: ContainerHandle) -> None:
+        """Stop the code that runs now; a sandbox that does not react within 4.5 s is ended."""
+        await hop.call(registry.find(handle.id).interrupt)
+
+    async def restart(self, handle: ContainerHandle) -> None:
+        """Fork a fresh kernel; files stay."""
+        await hop.call(registry.find(handle.id).restart)
+
+    async def renew(self, handle: ContainerHandle, timeout: float) -> None:
+        """Let the sandbox live `timeout` seconds from now, and after each use."""
+        sandbox = registry.find(handle.id)
+        if sandbox.ended:
+            raise sandbox.lost()
+        sandbox.renew(timeout)
+
+    async def delete(self, handle: ContainerHandle) -> bool:
+        """Delete the sandbox."""
+        sandbox = SANDBOXES.pop(handle.id, None)
+        if sandbox is None:
+            return False
+        was_there = not sandbox.ended
+        await hop.call(sandbox.close)
+        return was_there
+
+    async def upload(self, handle: ContainerHandle, path: str, data: bytes) -> None:
+        """Write a file."""
+        sandbox = registry.find(handle.id)
+        await hop.call(lambda: files.write(sandbox, path, data))
+
+    async def download(self, handle: ContainerHandle, path: str) -> bytes:
+        """Read a file."""
+        sandbox = registry.find(handle.id)
+        return await hop.call(lambda: files.read(sandbox, path))
+
+    async def list_files(self, handle: ContainerHandle, path: str = ".") -> list[FileInfo]:
+        """The entries of a directory, sorted by path."""
+        sandbox = registry.find(handle.id)
+        return await hop.call(lambda: files.entries(sandbox, path))
+
+    async def list_sandboxes(self) -> list[SandboxInfo]:
+        """The sandboxes of this process."""
+        return [sandbox.info() for sandbox in list(SANDBOXES.values()) if not sandbox.ended]
+
+    async def info(self, handle: ContainerHandle) -> SandboxInfo:
+        """What is known of the sandbox now, its memory included."""
+        sandbox = registry.find(handle.id)
+        if sandbox.ended:
+            raise sandbox.lost()
+        return sandbox.info()
+
+    def delete_at_exit(self, handles: list[ContainerHandle], budget: float) -> None:
+        """End the sandboxes within `budget` seconds."""
+        until = time.monotonic() + budget
+        ending = [s for h in handles if (s := SANDBOXES.pop(h.id, None)) is not None]
+        for sandbox in ending:
+            sandbox.kill("it was deleted")
+        for sandbox in ending:
+            sandbox.process.monitor.wait(max(until - time.monotonic(), 0))
+
+    async def aclose(self) -> None:
+        """Nothing to close: sandboxes live on."""
+
+
+async def _start(box: Box, options: SandboxOptions) -> LocalSandbox:
+    process = await start_unsafe(box) if options.unsafe else await start_isolated(probe(), box)
+    sandbox = LocalSandbox(process, box, unsafe=options.unsafe)
+    sandbox.adopt(options)
+    try:
+        await sandbox.start_kernel()
+    except BaseException:
+        await sandbox.close()
+        raise
+    return sandbox
+
+
+def _box(options: SandboxOptions) -> Box:
+    for name in _FOREIGN:
+        if getattr(options, name) is not None:
+            raise ConfigurationError(f"The local provider has no option {name!r}: leave it out.", provider="local")
+    network: Network = "none"
+    if options.host_network:
+        network = "host"
+    elif options.allow_internet_access:
+        network = "internet"
+    return Box(Limits.of(options.limits), tuple(options.ro_binds), network)
+
+
+def _handle(sandbox: LocalSandbox) -> ContainerHandle:
+    return ContainerHandle(
+        id=sandbox.id,
+        provider="local",
+        timeout=sandbox.options.timeout,
+        created_at=sandbox.created_at,
+        metadata=sandbox.options.metadata,
+    )

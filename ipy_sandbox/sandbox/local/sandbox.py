@@ -1,0 +1,220 @@
+"""LocalSandbox: one sandbox of this process, from its start to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime, timedelta
+
+from ...errors import KernelDiedError, SandboxLostError
+from ...models import End, Event, ExecutionError, SandboxInfo, SandboxOptions, Stderr
+from .box import BoxProcess
+from .bubblewrap import Box
+from .conversation import Conversation, Run
+from .kernel_manager import SandboxKernelManager
+from .usage import usage
+
+SECOND_INTERRUPT, KILL = 2.0, 4.5
+"""Seconds after the first interrupt when the second is sent, and when the sandbox is ended."""
+
+UNSAFE_NOTE = "No isolation: this code runs as an ordinary process of yours (unsafe=True).\n"
+
+
+class LocalSandbox:
+    """A sandbox and its kernel. Lives on the background loop."""
+
+    def __init__(self, process: BoxProcess, box: Box, *, unsafe: bool = False) -> None:
+        self.id = f"local-{secrets.token_hex(8)}"
+        self.process = process
+        self.box = box
+        self.unsafe = unsafe
+        self.options = SandboxOptions()
+        self.created_at = datetime.now(UTC)
+        self.deadline = float("inf")
+        self.reason: str | None = None
+        """Why it was ended, once it was."""
+        self._manager = SandboxKernelManager(process, box.limits)
+        self._conversation: Conversation | None = None
+        self._lock = asyncio.Lock()
+        self._starting: list[bool] | None = None
+        self._escalation: asyncio.Task[None] | None = None
+        self._watchers: list[asyncio.Task[None]] = [asyncio.ensure_future(self._watch_box())]
+
+    async def start_kernel(self, *, warm: bool = False) -> None:
+        """Give it a fresh kernel; files stay."""
+        self._stop_kernel()
+        try:
+            await self._manager.start(self.options.env_vars, warm=warm)
+        except SandboxLostError:
+            raise self.lost() from None
+        assert self._manager.client is not None
+        self._conversation = Conversation(self._manager.client, self.box.limits)
+        self._watchers.append(asyncio.ensure_future(self._watch_kernel(self._conversation)))
+
+    def adopt(self, options: SandboxOptions) -> None:
+        """Begin its life for a caller."""
+        self.options = options
+        self.created_at = datetime.now(UTC)
+        self.renew(options.timeout)
+
+    def renew(self, timeout: float) -> None:
+        """Let it live `timeout` seconds from now, and after each use."""
+        self.options = self.options.model_copy(update={"timeout": timeout})
+        self.touch()
+
+    def touch(self) -> None:
+        """Count its lifetime from now."""
+        self.deadline = time.monotonic() + self.options.timeout
+
+    @property
+    def busy(self) -> bool:
+        """Whether code runs now."""
+        return self._conversation is not None and self._conversation.run is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is gone."""
+        return self.reason is not None or self.process.ended
+
+    async def run(self, code: str) -> AsyncGenerator[Event, None]:
+        """Run `code`; see `Provider.run`."""
+        async with self._lock:
+            stopped = self._starting = [False]
+            try:
+                conversation = await self._ready()
+            finally:
+                self._starting = None
+            if self.unsafe:
+                yield Stderr(UNSAFE_NOTE)
+            if stopped[0]:
+                yield ExecutionError("KeyboardInterrupt", "", "KeyboardInterrupt")
+                yield End()
+                return
+            run = conversation.execute(code)
+            try:
+                async for event in run.events():
+                    yield event
+            finally:
+                if not run.finished.is_set():
+                    self._interrupt(run)
+                    await run.finished.wait()
+                self.touch()
+
+    async def _ready(self) -> Conversation:
+        if self.ended:
+            raise self.lost()
+        self.touch()
+        if self._conversation is not None and (left := self._conversation.run) is not None:
+            await left.finished.wait()  # its reader went away in the middle of stopping it
+        if self._conversation is None or not self._manager.alive:
+            await self.start_kernel()
+        assert self._conversation is not None
+        return self._conversation
+
+    async def interrupt(self) -> None:
+        """Stop the code that runs now; a no-op when none does."""
+        if self._starting is not None:
+            self._starting[0] = True
+        elif self._conversation is not None and (run := self._conversation.run) is not None:
+            self._interrupt(run)
+
+    def _interrupt(self, run: Run) -> None:
+        if self._escalation is not None and not self._escalation.done():
+            self._manager.interrupt()
+            return
+        self._escalation = asyncio.ensure_future(self._escalate(run))
+
+    async def _escalate(self, run: Run) -> None:
+        """Interrupt `run`, again if it goes on, and end the sandbox if that has no effect either."""
+        with contextlib.suppress(TimeoutError):
+            # Before it has begun, the kernel ignores an interrupt.
+            await asyncio.wait_for(run.started.wait(), 1)
+        for pause in (SECOND_INTERRUPT, KILL - SECOND_INTERRUPT):
+            if run.finished.is_set():
+                return
+            self._manager.interrupt()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(run.finished.wait(), pause)
+                return
+        self.kill(f"its code did not react to an interrupt within {KILL:g} s")
+
+    async def restart(self) -> None:
+        """Give it a fresh kernel in place of what runs now; files stay."""
+        if self._conversation is not None:
+            self._conversation.fail(
+                KernelDiedError("The kernel was restarted: variables are gone, files are kept.", **self._concerns)
+            )
+        async with self._lock:
+            if self.ended:
+                raise self.lost()
+            self.touch()
+            await self.start_kernel()
+
+    def kill(self, reason: str) -> None:
+        """End it, for a reason that its user is told."""
+        self.reason = self.reason or reason
+        self.process.kill()
+
+    def lost(self) -> SandboxLostError:
+        """The error that says why it is gone."""
+        reason = self.reason or "it ended by itself, perhaps because the system ran out of memory"
+        return SandboxLostError(
+            f"Sandbox {self.id} is lost: {reason}. Its variables and files are gone; the next use makes a new one.",
+            **self._concerns,
+        )
+
+    @property
+    def _concerns(self) -> dict[str, str]:
+        return {"provider": "local", "sandbox_id": self.id}
+
+    async def _watch_box(self) -> None:
+        await self.process.monitor.ended()
+        self.reason = self.reason or "it ended by itself, perhaps because the system ran out of memory"
+        if self._conversation is not None:
+            self._conversation.fail(self.lost())
+
+    async def _watch_kernel(self, conversation: Conversation) -> None:
+        await self._manager.died()
+        # What it published last may still be on its way, and so may the end of the whole sandbox.
+        await asyncio.sleep(0.2)
+        if not self.ended:
+            conversation.fail(
+                KernelDiedError(
+                    f"The kernel of sandbox {self.id} died: variables are gone, files are kept; "
+                    "the next run gets a fresh kernel.",
+                    **self._concerns,
+                )
+            )
+
+    def _stop_kernel(self) -> None:
+        if self._conversation is not None:
+            self._conversation.close()
+            self._conversation = None
+        for watcher in self._watchers[1:]:
+            watcher.cancel()
+        del self._watchers[1:]
+        self._manager.stop()
+
+    async def close(self) -> None:
+        """End it, and leave nothing behind."""
+        self.reason = self.reason or "it was deleted"
+        if self._conversation is not None:
+            self._conversation.fail(self.lost())
+        self._stop_kernel()
+        self._watchers[0].cancel()
+        await self.process.close()
+
+    def info(self) -> SandboxInfo:
+        """What is known of it now."""
+        left = timedelta(seconds=max(self.deadline - time.monotonic(), 0))
+        return SandboxInfo(
+            id=self.id,
+            provider="local",
+            created_at=self.created_at,
+            expires_at=datetime.now(UTC) + left,
+            metadata=self.options.metadata,
+            memory_bytes=usage(self.process.init_pid).memory,
+        )
