@@ -108,10 +108,17 @@ class ProviderError(SandboxError):
 
 
 class UpstreamError(SandboxError):
-    """The model endpoint failed; `status` and `body` are its own, where it answered."""
+    """The model endpoint failed; `status`, `body`, `headers` and `retry_after` are its own, where it answered.
+
+    `failure` is the body read into message, type, code and param; `turn` what had come of an answer that broke off.
+    """
 
     status: int | None = None
     body: Any = None
+    headers: dict[str, str] | None = None
+    retry_after: float | None = None
+    failure: Any = None
+    turn: Any = None
 
 
 class InvalidRequestError(SandboxError):
