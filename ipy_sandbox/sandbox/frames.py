@@ -18,7 +18,7 @@ from ..errors import OutputTruncatedError, ProviderError, SandboxError
 MiB = 1024 * 1024
 STREAM_CAP = 10 * MiB
 DRAIN_CAP = 2048 * MiB
-SMALL_FRAME = 64 * 1024
+SMALL_FRAME = 256 * 1024
 
 
 class SilentStreamError(ProviderError):
@@ -28,9 +28,9 @@ class SilentStreamError(ProviderError):
 class Frames:
     """The frames of a streamed answer, as bytes without their separator; what follows the last one comes as a frame.
 
-    Once `cap` bytes have come, `truncated` is true and only frames below 64 KiB are still handed out: the code runs on
+    Once `cap` bytes have come, `truncated` is true and only frames below 256 KiB are still handed out: the code runs on
     and its end is seen, while its output is the reader's to drop. The beginning of a frame that was too long is
-    kept in `partial`. Two GiB later the stream is given up: `exhausted`.
+    kept in `partial`. Two GiB later the stream is given up: `exhausted`. `stopped` says whether `stop` was called.
     """
 
     def __init__(
@@ -47,28 +47,36 @@ class Frames:
         self.response = response
         self.truncated = False
         self.exhausted = False
+        self.stopped = False
         self.partial = b""
         self._separator = separator
-        self._cap = cap
+        self.cap = cap
         self._first_byte = first_byte
         self._idle = idle
         self._silence = silence
         self._is_progress = is_progress or bool
         self._where = where
         self._waited = 0.0
+        self._waiting: asyncio.Timeout | None = None
+
+    def stop(self) -> None:
+        """End the iteration now, from another task of the same loop."""
+        self.stopped = True
+        if self._waiting is not None and not self._waiting.expired():
+            self._waiting.reschedule(0)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         buffer, scanned, received, skipping = bytearray(), 0, 0, False
         overlap = len(self._separator) - 1
         async for chunk in self._chunks():
             received += len(chunk)
-            self.truncated = self.truncated or received > self._cap
+            self.truncated = self.truncated or received > self.cap
             buffer += chunk
             start = 0
             while (end := buffer.find(self._separator, max(start, scanned))) >= 0:
                 frame, start, scanned = bytes(buffer[start:end]), end + len(self._separator), 0
                 if skipping or (self.truncated and len(frame) > SMALL_FRAME):
-                    self.partial = self.partial or frame[: self._cap]
+                    self.partial = self.partial or frame[: self.cap]
                     skipping = False
                     continue
                 if self._is_progress(frame):
@@ -76,39 +84,47 @@ class Frames:
                 yield frame
             del buffer[:start]
             if self.truncated and len(buffer) > SMALL_FRAME:
-                self.partial = self.partial or bytes(buffer[: self._cap])
+                self.partial = self.partial or bytes(buffer[: self.cap])
                 skipping = True
                 del buffer[: len(buffer) - overlap]
             scanned = max(0, len(buffer) - overlap)
-            if received > self._cap + DRAIN_CAP:
+            if received > self.cap + DRAIN_CAP:
                 self.exhausted = True
                 return
         if buffer and not skipping:
             yield bytes(buffer)
 
     async def _chunks(self) -> AsyncIterator[bytes]:
-        clock = asyncio.get_running_loop().time
         chunks = self.response.aiter_bytes()
         limit = self._first_byte
-        while True:
-            # Only time spent waiting counts: a slow reader is not a silent server.
-            began = clock()
+        problem: SandboxError | None = None
+        while problem is None and not self.stopped:
             rest = math.inf if self._silence is None else max(0, self._silence - self._waited)
             try:
-                async with asyncio.timeout(min(limit, rest)):
-                    chunk = await anext(chunks)
+                chunk = await self._receive(chunks, min(limit, rest))
             except StopAsyncIteration:
                 return
             except TimeoutError:
-                problem = self._silent(limit if limit < rest else self._silence or limit)
-                break
+                if not self.stopped:
+                    problem = self._silent(limit if limit < rest else self._silence or limit)
             except httpx.HTTPError as error:
                 problem = self._broken(error)
-                break
+            else:
+                yield chunk
+                limit = self._idle
+        if problem is not None:
+            raise problem
+
+    async def _receive(self, chunks: AsyncIterator[bytes], seconds: float) -> bytes:
+        clock = asyncio.get_running_loop().time
+        # Only time spent here counts as silence: a slow reader is not a silent server.
+        began = clock()
+        try:
+            async with asyncio.timeout(seconds) as self._waiting:
+                return await anext(chunks)
+        finally:
+            self._waiting = None
             self._waited += clock() - began
-            yield chunk
-            limit = self._idle
-        raise problem
 
     def _silent(self, seconds: float) -> SandboxError:
         return SilentStreamError(f"Nothing came from {self._where} for {seconds:.0f} s: it does not answer.")

@@ -16,7 +16,8 @@ import functools
 import random
 import re
 import ssl
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import httpx
@@ -47,7 +48,8 @@ _SECRET_PARAMETER = re.compile(r"sign|token|key|secret|auth", re.IGNORECASE)
 
 
 @functools.cache
-def _ssl_context() -> ssl.SSLContext:
+def ssl_context() -> ssl.SSLContext:
+    """The context of all clients of this process."""
     # Loading the certificates takes longer than a whole request; providers are opened for each call.
     return httpx.create_ssl_context()
 
@@ -195,7 +197,7 @@ class HTTPClient:
         headers = {"User-Agent": f"ipy-sandbox/{__version__}", "Accept": "application/json"}
         reason = ""
         try:
-            return httpx.AsyncClient(verify=_ssl_context(), headers=headers, timeout=_TIMEOUT, limits=limits)
+            return httpx.AsyncClient(verify=ssl_context(), headers=headers, timeout=_TIMEOUT, limits=limits)
         except (ImportError, ValueError, httpx.InvalidURL) as error:
             reason = one_line(error)
         raise ConfigurationError(f"The proxy settings of the environment cannot be used: {reason}.")
@@ -254,6 +256,17 @@ class HTTPClient:
         self._client = self._stream_client = None
 
 
+def delete_urls(urls: Iterable[str], headers: Mapping[str, str], budget: float) -> None:
+    """Send a DELETE to each URL within `budget` seconds, without asyncio, and without raising: for the exit."""
+    end = time.monotonic() + budget
+    with contextlib.suppress(Exception), httpx.Client(verify=ssl_context(), headers=dict(headers)) as client:
+        for url in urls:
+            if (rest := end - time.monotonic()) <= 0:
+                return
+            with contextlib.suppress(httpx.HTTPError):
+                client.delete(url, timeout=rest)
+
+
 def retry_after(response: httpx.Response) -> float | None:
     """The seconds of a `Retry-After` header, if it has a number."""
     try:
@@ -293,9 +306,17 @@ def _said(response: httpx.Response) -> str:
     with contextlib.suppress(ValueError):
         body = response.json()
         if isinstance(body, Mapping):
-            text = str(body.get("message") or body.get("detail") or body.get("error") or "")
+            detail = body.get("detail")
+            text = str(body.get("message") or _validation(detail) or body.get("error") or "")
     text = " ".join(text.split()).rstrip(".")
     return f": {text[:300]}" if text else ""
+
+
+def _validation(detail: object) -> str:
+    # A list of complaints quotes the request, with its secrets, as `input`.
+    if isinstance(detail, list):
+        return "; ".join(f"{d.get('loc')}: {d.get('msg')}" for d in detail if isinstance(d, Mapping))
+    return str(detail or "")
 
 
 def _without_secrets(text: str, request: httpx.Request) -> str:
