@@ -162,6 +162,7 @@ def resolve(
         ConfigurationError: the provider is unknown, its key is missing, or the address is none; nothing was sent.
     """
     env = os.environ if env is None else env
+    base_url = _checked_url(base_url) if base_url else None
     provider, name = _provider_of(model, base_url, env)
     from_env = None if base_url else _env_base_url(provider, env)
     address = base_url or from_env or provider.base_url
@@ -213,7 +214,9 @@ def _host(address: str) -> str:
 
 
 def _is_home(provider: Provider, address: str) -> bool:
-    """Whether `address` is the provider's own."""
+    """Whether `address` is the provider's own, where a key of the environment may go."""
+    if urlsplit(address).scheme != "https":
+        return False
     if provider.name == "azure":
         return _host(address).endswith((".azure.com", ".azure.us", ".azure.cn"))
     return not provider.is_local and _host(address) == _host(provider.base_url or "")
