@@ -74,9 +74,10 @@ def pump(source: Source[T], sink: Sink[T]) -> Outcome:
     says outside of any `except` block, since IPython shows no error with an ExceptionGroup in its context.
     """
     items: queue.SimpleQueue[T] = queue.SimpleQueue()
-    work = BACKGROUND.submit(_feed(source, items.put))
     stopping: concurrent.futures.Future[None] | None = None
-    with _deliver(work, items):
+    with _stop_as_item(items):
+        work = BACKGROUND.submit(_feed(source, items.put))
+        work.add_done_callback(lambda _: items.put(_DONE))
         try:
             for item in _take(items, sink.idle):
                 if item is not _STOP:
@@ -89,7 +90,9 @@ def pump(source: Source[T], sink: Sink[T]) -> Outcome:
             work.cancel()
         if stopping is not None:
             concurrent.futures.wait([stopping], STOP_GRACE)
-    return _outcome(work, stopping is not None)
+        # A stop that came with the very end counts: Run All is to end too.
+        stopped = stopping is not None or (work.done() and not items.empty())
+    return _outcome(work, stopped)
 
 
 def wait(work: Coroutine[Any, Any, T], idle: Callable[[], float | None] = lambda: None) -> T:
@@ -99,8 +102,9 @@ def wait(work: Coroutine[Any, Any, T], idle: Callable[[], float | None] = lambda
         SandboxInterrupted: Ctrl-C or the stop button; `work` was cancelled.
     """
     items: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    future = BACKGROUND.submit(work)
-    with _deliver(future, items):
+    with _stop_as_item(items):
+        future = BACKGROUND.submit(work)
+        future.add_done_callback(lambda _: items.put(_DONE))
         try:
             for _ in _take(items, idle):
                 break
@@ -129,9 +133,8 @@ async def _stop(source: Source[Any], work: concurrent.futures.Future[Any]) -> No
 
 
 @contextlib.contextmanager
-def _deliver(work: concurrent.futures.Future[Any], items: queue.SimpleQueue[Any]) -> Iterator[None]:
-    """For the length of the block, the end of `work` and SIGINT are items too."""
-    work.add_done_callback(lambda _: items.put(_DONE))
+def _stop_as_item(items: queue.SimpleQueue[Any]) -> Iterator[None]:
+    """For the length of the block, SIGINT is an item."""
     if (previous := signal.getsignal(signal.SIGINT)) is None:  # a handler that Python cannot put back
         yield
         return

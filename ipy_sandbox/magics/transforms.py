@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 CELL_MAGICS = ("%%sandbox", "%%ai", "%%local")
 LINE_MAGICS = ("%sandbox", "%sandbox_session", "%ai", "%load_ext", "%reload_ext", "%unload_ext", "%config")
 
@@ -10,7 +12,8 @@ def hoist_cell_magic(lines: list[str]) -> list[str]:
     """Put comments above one of our cell magics below its line: IPython knows a cell magic only in the first line."""
     for i, line in enumerate(lines):
         if _magic(line) in CELL_MAGICS:
-            return [line, *lines[:i], *lines[i + 1 :]]
+            above = list(itertools.dropwhile(lambda text: not text.strip(), lines[:i]))
+            return [line, *above, *lines[i + 1 :]]
         if line.strip() and not line.startswith("#"):
             break
     return lines
