@@ -110,7 +110,8 @@ class ProviderError(SandboxError):
 class UpstreamError(SandboxError):
     """The model endpoint failed; `status`, `body`, `headers` and `retry_after` are its own, where it answered.
 
-    `failure` is the body read into message, type, code and param; `turn` what had come of an answer that broke off.
+    `failure` is the body read into message, type, code and param; `turn` what had come of an answer that broke off;
+    `turn_number`, from 0, which of a request's model calls failed.
     """
 
     status: int | None = None
@@ -119,6 +120,7 @@ class UpstreamError(SandboxError):
     retry_after: float | None = None
     failure: Any = None
     turn: Any = None
+    turn_number: int | None = None
 
 
 class InvalidRequestError(SandboxError):

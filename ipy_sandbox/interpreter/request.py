@@ -18,6 +18,8 @@ Surface = Literal["responses", "chat"]
 
 TOOL_TYPE = "code_interpreter"
 TOOL_NAME = "litellm_code_execution"
+ALIASES = frozenset({"code_interpreter", "python", "execute_python", "run_python"})
+"""Names that models call the tool by, whatever it was declared as."""
 INCLUDE_OUTPUTS = "code_interpreter_call.outputs"
 DESCRIPTION = (
     "Run Python code in a sandbox: a stateful Jupyter kernel whose variables and files are kept between calls. "
@@ -41,6 +43,9 @@ def find_tool(body: Json) -> Json | None:
 
 def check(body: Json) -> None:
     """Raise InvalidRequestError for what this loop cannot do; nothing is silently ignored."""
+    tools = body.get("tools")
+    if tools is not None and (not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools)):
+        raise InvalidRequestError("tools must be a list of tools.", param="tools")
     if body.get("background"):
         raise InvalidRequestError("background responses are not supported with code_interpreter.", param="background")
     if body.get("conversation") is not None:
@@ -69,10 +74,9 @@ def _check_container(container: Any) -> None:
             "container.file_ids is not supported: upload files into the session's sandbox.",
             param="tools.container.file_ids",
         )
-    policy = container.get("network_policy")
-    if policy is not None and policy.get("type") != "disabled":
+    if container.get("network_policy") is not None:
         raise InvalidRequestError(
-            "container.network_policy may only be disabled here: who runs the sandboxes decides on their network.",
+            "container.network_policy cannot be chosen here: who runs the sandboxes decides on their network.",
             param="tools.container.network_policy",
         )
 
@@ -114,9 +118,7 @@ def rewrite_tools(tools: Iterable[Json], name: str, api: Surface) -> list[Json]:
 
 def named_choice(name: str, api: Surface) -> Json:
     """The tool_choice that forces the function `name`."""
-    return (
-        {"type": "function", "function": {"name": name}} if api == "chat" else {"type": "function", "name": name}
-    )
+    return {"type": "function", "function": {"name": name}} if api == "chat" else {"type": "function", "name": name}
 
 
 def rewrite_choice(choice: Any, name: str, api: Surface, own_names: set[str]) -> Any:
@@ -191,3 +193,14 @@ def _keep_if_any(body: Json, key: str, value: Any) -> None:
 def arguments_of(code: str) -> str:
     """The arguments of the function call that runs `code`."""
     return json.dumps({"code": code}, ensure_ascii=False)
+
+
+def input_items(given: Any) -> list[Json]:
+    """A request's `input` as a list of items."""
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    if given is None:
+        return []
+    if not isinstance(given, list) or not all(isinstance(item, dict) for item in given):
+        raise InvalidRequestError("input must be a string or a list of items.", param="input")
+    return given

@@ -53,6 +53,10 @@ class SessionPool:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def sessions(self, identity: str) -> dict[str, Session]:
+        """The identity's sessions by key."""
+        return {key: entry.session for (owner, key), entry in self._entries.items() if owner == identity}
+
     @contextlib.asynccontextmanager
     async def lease(self, identity: str, key: str) -> AsyncIterator[Session]:
         """The session of `key`, safe from eviction inside the block.

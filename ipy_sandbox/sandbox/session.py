@@ -72,11 +72,19 @@ class Session:
 
     async def _ensure(self) -> ContainerHandle:
         if self._closed:
-            raise SandboxError(f"Session {self.name!r} is closed: make a new one.", provider=self.provider.name)
+            raise self._is_closed()
         if self.handle is None:
-            self.handle = await self.provider.create(self.options)
+            handle = await self.provider.create(self.options)
+            if self._closed:
+                # Closed meanwhile: nobody else knows of this sandbox.
+                await self.provider.delete(handle)
+                raise self._is_closed()
+            self.handle = handle
             self.executions, self.lost, self._renewed_at = 0, None, time.monotonic()
         return self.handle
+
+    def _is_closed(self) -> SandboxError:
+        return SandboxError(f"Session {self.name!r} is closed: make a new one.", provider=self.provider.name)
 
     async def astream(
         self, code: str, timeout: float | None = None, *, on_start: Callable[[], None] | None = None
