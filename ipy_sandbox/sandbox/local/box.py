@@ -12,14 +12,15 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from ...errors import SandboxCreationError, SandboxLostError
+from . import leftovers
 from .bubblewrap import CODE, Box, Isolation, command, environment
 from .pidfd import PidFd, readable
 from .probe import CLEAN, explain
+from .usage import processes
 
 PRELOAD = ("numpy", "pandas", "matplotlib.pyplot", "matplotlib_inline.backend_inline")
 _START_SECONDS = 60
@@ -104,13 +105,15 @@ class BoxProcess:
 
     def kill(self) -> None:
         """End everything in the sandbox."""
-        self.init.send(signal.SIGKILL)
         if self.home is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.popen.pid, signal.SIGKILL)
+            # No namespace that takes its processes along.
+            for pid in processes(self.init_pid)[1:]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.init.send(signal.SIGKILL)
 
     async def close(self) -> None:
-        """End the sandbox, and leave nothing of it behind."""
+        """End a sandbox that did not get ready."""
         self.kill()
         await self.monitor.ended()
         self.release()
@@ -145,7 +148,7 @@ async def start_isolated(isolation: Isolation, box: Box) -> BoxProcess:
     payload = [sys.executable, "-I", "-B", f"{CODE}/supervisor.py", str(theirs.fileno())]
     start = command(isolation, box, payload, ["--info-fd", str(info_out)])
     try:
-        process = _start(start.argv, [*start.fds, theirs.fileno(), info_out], CLEAN, ours)
+        process = _start(start.argv, [*start.fds, theirs.fileno(), info_out], CLEAN | leftovers.mark(), ours)
     finally:
         start.close()
         theirs.close()
@@ -169,7 +172,7 @@ async def start_isolated(isolation: Isolation, box: Box) -> BoxProcess:
 async def start_unsafe(box: Box) -> BoxProcess:
     """Start a supervisor as a plain process: no isolation at all."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    home = tempfile.mkdtemp(prefix="ipy-sandbox-home-")
+    home = leftovers.directory("home")
     code = str(Path(__file__).parent / "supervisor.py")
     try:
         argv = [sys.executable, "-I", "-B", code, str(theirs.fileno())]

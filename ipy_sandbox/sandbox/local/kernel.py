@@ -151,13 +151,30 @@ class SandboxKernelApp(IPKernelApp):
     def log_connection_info(self) -> None: ...
 
 
-def make(fds: list[int], *, key: str, output_bytes: int) -> Any:
+def _limit_messages(session: Any, limit: int) -> None:
+    """Send a note in place of an output that is so large that the host would break the connection."""
+    serialize = session.serialize
+
+    def limited(msg: dict[str, Any], ident: Any = None) -> Any:
+        frames = serialize(msg, ident)
+        size = sum(map(len, frames))
+        if size <= limit:
+            return frames
+        note = f"<{size >> 20} MiB of output left out: more than one cell can show>"
+        content = {**msg["content"], "data": {"text/plain": note}, "text": note, "evalue": note, "traceback": [note]}
+        return serialize({**msg, "content": {k: v for k, v in content.items() if k in msg["content"]}}, ident)
+
+    session.serialize = limited
+
+
+def make(fds: list[int], *, key: str, output_bytes: int, message_bytes: int) -> Any:
     """A kernel application that is ready to start.
 
     Arguments:
         fds: listening unix sockets for shell, iopub, stdin and control.
         key: signs the messages.
         output_bytes: what one run may print.
+        message_bytes: how large a message may be.
     """
     Stream.limit = output_bytes
     SandboxKernelApp.fds = dict(enumerate(fds, start=1))
@@ -176,6 +193,9 @@ def make(fds: list[int], *, key: str, output_bytes: int) -> Any:
         outstream_class=f"{__name__}.Stream",
     )
     app.initialize([])
+    _limit_messages(app.session, message_bytes)
+    # IPython 9 keeps all that is printed in memory.
+    app.shell._tee = lambda channel: contextlib.nullcontext()
     app.shell.set_custom_exc((asyncio.CancelledError, KeyboardInterrupt), _show_interrupt)
     if inline := sys.modules.get("matplotlib_inline.backend_inline"):
         # It was loaded before there was a shell to show figures in.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
 import shutil
 import signal
 import socket
-import tempfile
 from typing import TYPE_CHECKING, Any, cast
 
 from ...errors import KernelDiedError, SandboxCreationError
+from . import leftovers
 from .box import BoxProcess
 from .limits import Limits, MiB
 from .pidfd import PidFd
@@ -51,7 +50,7 @@ class SandboxKernelManager:
         """
         self.stop()
         key = secrets.token_hex(32)
-        self._directory = tempfile.mkdtemp(prefix=f"ipy-sandbox-{os.getpid()}-", dir=_runtime_directory())
+        self._directory = leftovers.directory("sockets")
         try:
             await self._fork(key, env, warm)
             async with asyncio.timeout(_START_SECONDS):
@@ -77,7 +76,11 @@ class SandboxKernelManager:
                 listener.bind(f"{self._directory}/s-{number}")
                 listener.listen(16)
             fds = [listener.fileno() for listener in sockets]
-            settings = {"key": key, "output_bytes": self._limits.output_bytes}
+            settings = {
+                "key": key,
+                "output_bytes": self._limits.output_bytes,
+                "message_bytes": self._limits.output_bytes + self._limits.display_bytes,
+            }
             _, received = await self._box.request("fork", fds, env=env, warm=warm, **settings)
         finally:
             for listener in sockets:
@@ -111,6 +114,20 @@ class SandboxKernelManager:
     async def died(self) -> None:
         """Wait until the kernel process has ended."""
         await self._process.ended()
+
+    async def disconnected(self) -> None:
+        """Wait until a connection to the kernel breaks: it ended, or sent a message that is too large."""
+        import zmq
+
+        assert self.client is not None
+        sockets = [channel.socket for channel in (self.client.iopub_channel, self.client.shell_channel)]
+        monitors = [socket.get_monitor_socket(zmq.EVENT_DISCONNECTED) for socket in sockets]
+        waiting = [asyncio.ensure_future(monitor.recv_multipart()) for monitor in monitors]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
 
     def stop(self) -> None:
         """End the kernel and close the client."""
@@ -162,11 +179,3 @@ def _context(limits: Limits) -> Any:
     context = zmq.asyncio.Context()
     context.setsockopt(zmq.MAXMSGSIZE, 2 * (limits.output_bytes + limits.display_bytes) + MiB)
     return context
-
-
-def _runtime_directory() -> str | None:
-    # A unix socket's path has at most 107 bytes.
-    for path in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):
-        if path and len(path) < 60 and os.access(path, os.W_OK):
-            return path
-    return None

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import AsyncIterator
 
 from ...errors import ConfigurationError
 from ...models import ContainerHandle, Event, FileInfo, SandboxInfo, SandboxOptions
-from . import files, hop, registry
+from . import files, hop, leftovers, registry
 from .box import start_isolated, start_unsafe
 from .bubblewrap import Box, Network
 from .limits import Limits
 from .probe import probe
 from .registry import SANDBOXES
 from .sandbox import LocalSandbox
+from .spare import Spare
+from .watchdog import WATCHDOG
 
 _FOREIGN = ("template", "network_policy", "resource_limits", "entrypoint", "use_server_proxy", "secure_access")
 
@@ -43,15 +46,23 @@ class LocalProvider:
         return await hop.call(lambda: self._create(box, options))
 
     async def _create(self, box: Box, options: SandboxOptions) -> ContainerHandle:
-        sandbox = await _start(box, options)
-        SANDBOXES[sandbox.id] = sandbox
+        sandbox = None if options.unsafe else SPARE.take(box)
+        if sandbox is None:
+            sandbox = await (_start_unsafe(box) if options.unsafe else _start(box))
+            sandbox.adopt(options)
+            await _start_kernel(sandbox)
+        else:
+            sandbox.adopt(options)
+            if options.env_vars:
+                await _start_kernel(sandbox)
+        registry.add(sandbox)
+        if not options.unsafe:
+            SPARE.refill(box)
         return _handle(sandbox)
 
     async def connect(self, sandbox_id: str, *, timeout: float | None = None) -> ContainerHandle:
         """Take back a sandbox that this process made."""
         sandbox = registry.find(sandbox_id)
-        if sandbox.ended:
-            raise sandbox.lost()
         if timeout is not None:
             sandbox.renew(timeout)
         return _handle(sandbox)
@@ -73,10 +84,7 @@ class LocalProvider:
 
     async def renew(self, handle: ContainerHandle, timeout: float) -> None:
         """Let the sandbox live `timeout` seconds from now, and after each use."""
-        sandbox = registry.find(handle.id)
-        if sandbox.ended:
-            raise sandbox.lost()
-        sandbox.renew(timeout)
+        registry.find(handle.id).renew(timeout)
 
     async def delete(self, handle: ContainerHandle) -> bool:
         """Delete the sandbox."""
@@ -108,10 +116,7 @@ class LocalProvider:
 
     async def info(self, handle: ContainerHandle) -> SandboxInfo:
         """What is known of the sandbox now, its memory included."""
-        sandbox = registry.find(handle.id)
-        if sandbox.ended:
-            raise sandbox.lost()
-        return sandbox.info()
+        return registry.find(handle.id).info()
 
     def delete_at_exit(self, handles: list[ContainerHandle], budget: float) -> None:
         """End the sandboxes within `budget` seconds."""
@@ -126,16 +131,42 @@ class LocalProvider:
         """Nothing to close: sandboxes live on."""
 
 
-async def _start(box: Box, options: SandboxOptions) -> LocalSandbox:
-    process = await start_unsafe(box) if options.unsafe else await start_isolated(probe(), box)
-    sandbox = LocalSandbox(process, box, unsafe=options.unsafe)
-    sandbox.adopt(options)
+@functools.cache
+def _sweep_once() -> None:
+    leftovers.sweep()
+
+
+async def _start(box: Box) -> LocalSandbox:
+    _sweep_once()
+    return _watched(LocalSandbox(await start_isolated(probe(), box), box))
+
+
+async def _start_unsafe(box: Box) -> LocalSandbox:
+    _sweep_once()
+    return _watched(LocalSandbox(await start_unsafe(box), box, unsafe=True))
+
+
+def _watched(sandbox: LocalSandbox) -> LocalSandbox:
+    WATCHDOG.watch(sandbox)
+    return sandbox
+
+
+async def _start_kernel(sandbox: LocalSandbox, *, warm: bool = False) -> None:
     try:
-        await sandbox.start_kernel()
+        await sandbox.start_kernel(warm=warm)
     except BaseException:
         await sandbox.close()
         raise
+
+
+async def _make_spare(box: Box) -> LocalSandbox:
+    sandbox = await _start(box)
+    await _start_kernel(sandbox, warm=True)
     return sandbox
+
+
+SPARE = Spare(_make_spare).forget_in_children()
+"""The spare sandbox of this process."""
 
 
 def _box(options: SandboxOptions) -> Box:

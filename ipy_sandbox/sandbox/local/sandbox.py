@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from ...errors import KernelDiedError, SandboxLostError
 from ...models import End, Event, ExecutionError, SandboxInfo, SandboxOptions, Stderr
@@ -15,7 +15,7 @@ from .box import BoxProcess
 from .bubblewrap import Box
 from .conversation import Conversation, Run
 from .kernel_manager import SandboxKernelManager
-from .usage import usage
+from .usage import exact_memory
 
 SECOND_INTERRUPT, KILL = 2.0, 4.5
 """Seconds after the first interrupt when the second is sent, and when the sandbox is ended."""
@@ -36,6 +36,8 @@ class LocalSandbox:
         self.deadline = float("inf")
         self.reason: str | None = None
         """Why it was ended, once it was."""
+        self.on_end: Callable[[LocalSandbox], None] = lambda sandbox: None
+        """Called once when it has ended, by itself or by the watchdog."""
         self._manager = SandboxKernelManager(process, box.limits)
         self._conversation: Conversation | None = None
         self._lock = asyncio.Lock()
@@ -53,6 +55,7 @@ class LocalSandbox:
         assert self._manager.client is not None
         self._conversation = Conversation(self._manager.client, self.box.limits)
         self._watchers.append(asyncio.ensure_future(self._watch_kernel(self._conversation)))
+        self._watchers.append(asyncio.ensure_future(self._watch_connection()))
 
     def adopt(self, options: SandboxOptions) -> None:
         """Begin its life for a caller."""
@@ -129,17 +132,18 @@ class LocalSandbox:
 
     async def _escalate(self, run: Run) -> None:
         """Interrupt `run`, again if it goes on, and end the sandbox if that has no effect either."""
-        with contextlib.suppress(TimeoutError):
-            # Before it has begun, the kernel ignores an interrupt.
-            await asyncio.wait_for(run.started.wait(), 1)
+        # Before the code has begun the kernel ignores an interrupt; code that holds the interpreter cannot say so.
+        if not await _within(0.2, run.started.wait()):
+            self._manager.interrupt()
+            await _within(SECOND_INTERRUPT, run.started.wait())
+            await _within(0.1, run.finished.wait())
         for pause in (SECOND_INTERRUPT, KILL - SECOND_INTERRUPT):
             if run.finished.is_set():
                 return
             self._manager.interrupt()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(run.finished.wait(), pause)
-                return
-        self.kill(f"its code did not react to an interrupt within {KILL:g} s")
+            await _within(pause, run.finished.wait())
+        if not run.finished.is_set():
+            self.kill(f"its code did not react to an interrupt within {KILL:g} s")
 
     async def restart(self) -> None:
         """Give it a fresh kernel in place of what runs now; files stay."""
@@ -175,6 +179,9 @@ class LocalSandbox:
         self.reason = self.reason or "it ended by itself, perhaps because the system ran out of memory"
         if self._conversation is not None:
             self._conversation.fail(self.lost())
+        self._stop_kernel()
+        self.process.release()
+        self.on_end(self)
 
     async def _watch_kernel(self, conversation: Conversation) -> None:
         await self._manager.died()
@@ -189,6 +196,12 @@ class LocalSandbox:
                 )
             )
 
+    async def _watch_connection(self) -> None:
+        await self._manager.disconnected()
+        await asyncio.sleep(0.2)
+        if self._manager.alive:
+            self.kill("it sent a message larger than all that one run may show")
+
     def _stop_kernel(self) -> None:
         if self._conversation is not None:
             self._conversation.close()
@@ -200,12 +213,8 @@ class LocalSandbox:
 
     async def close(self) -> None:
         """End it, and leave nothing behind."""
-        self.reason = self.reason or "it was deleted"
-        if self._conversation is not None:
-            self._conversation.fail(self.lost())
-        self._stop_kernel()
-        self._watchers[0].cancel()
-        await self.process.close()
+        self.kill("it was deleted")
+        await asyncio.wait([self._watchers[0]])
 
     def info(self) -> SandboxInfo:
         """What is known of it now."""
@@ -216,5 +225,14 @@ class LocalSandbox:
             created_at=self.created_at,
             expires_at=datetime.now(UTC) + left,
             metadata=self.options.metadata,
-            memory_bytes=usage(self.process.init_pid).memory,
+            memory_bytes=exact_memory(self.process.init_pid),
         )
+
+
+async def _within(seconds: float, wait: Coroutine[Any, Any, object]) -> bool:
+    """Whether `wait` was over within that time."""
+    try:
+        await asyncio.wait_for(wait, seconds)
+    except TimeoutError:
+        return False
+    return True
