@@ -5,11 +5,19 @@
 
 
 def _ipy_sandbox_prelude(carrier, key, env_vars):
+    import contextlib
     import os
+    import sys
+    import time
 
     os.environ.update(env_vars)
     shell = get_ipython()
     publisher, hook = shell.display_pub, shell.displayhook
+    session = shell.kernel.session
+    # execd ends its stream soon after a count above 0, and never after a later 0.
+    count = [0]
+    # Seconds that the messages sent so far still need to pass Jupyter, and since when.
+    debt = [0.0, 0.0]
 
     def carry(msg):
         kind, content = msg["msg_type"], msg["content"]
@@ -27,7 +35,8 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
         if kind == carrier and len(operation) == 1:
             return msg
         msg["msg_type"] = msg["header"]["msg_type"] = carrier
-        msg["content"] = {"data": dict(data, **{key: operation}), "metadata": {}, "transient": {}, "execution_count": 0}
+        msg["content"] = {"data": dict(data, **{key: operation}), "metadata": {}, "transient": {}}
+        msg["content"]["execution_count"] = count[0]
         return msg
 
     def carrying(method):
@@ -61,8 +70,43 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
     def show_page(self, text, start=0, screen_lines=0):
         publisher.publish(text if isinstance(text, dict) else {"text/plain": text})
 
+    def mark(operation):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        content = {"data": {key: operation}, "metadata": {}, "execution_count": count[0]}
+        parent = publisher.parent_header
+        session.send(publisher.pub_socket, carrier, content, parent=parent, ident=carrier.encode())
+
+    def send_counted(stream, msg_or_type, content=None, *args, **kwargs):
+        body = msg_or_type.get("content") if isinstance(msg_or_type, dict) else content
+        size = len(body.get("text", "")) if isinstance(body, dict) else 0
+        now = time.monotonic()
+        debt[:] = max(0, debt[0] - now + debt[1]) + 0.002 + size / 2e7, now
+        return send(stream, msg_or_type, content, *args, **kwargs)
+
+    def mark_start(*info):
+        count[0] = 0
+        mark({"op": "start", "pid": os.getpid()})
+
+    def mark_end(*result):
+        count[0] = max(1, shell.execution_count - 1)
+        mark({"op": "end"})
+        # The reply, which goes another way, must not overtake the outputs: execd ends its stream then.
+        with contextlib.suppress(KeyboardInterrupt):
+            time.sleep(max(0, min(2, debt[0] - time.monotonic() + debt[1])))
+
+    def forget_later(result):
+        # A reply with the count 0 would keep execd waiting for ever.
+        import asyncio
+
+        shell.events.unregister("post_run_cell", forget_later)
+        asyncio.get_running_loop().call_soon(forget, result)
+
     def forget_this_cell(result):
         shell.events.unregister("post_run_cell", forget_this_cell)
+        forget(result)
+
+    def forget(result):
         history, number = shell.history_manager, result.execution_count
         shell.execution_count = number
         del history.input_hist_parsed[number:], history.input_hist_raw[number:]
@@ -72,7 +116,8 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
 
     # The history database refuses a number that comes twice, aloud.
     shell.history_manager.enabled = False
-    shell.events.register("post_run_cell", forget_this_cell)
+    marking = carrier == "execute_result"
+    shell.events.register("post_run_cell", forget_later if marking else forget_this_cell)
     if getattr(publisher, "_ipy_sandbox", None):
         return
     publisher._ipy_sandbox = True
@@ -80,5 +125,9 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
     finish, hook.finish_displayhook = hook.finish_displayhook, mark_result
     send_traceback, shell._showtraceback = shell._showtraceback, show_traceback
     shell.set_hook("show_in_pager", show_page, 0)
+    if marking:
+        send, session.send = session.send, send_counted
+        shell.events.register("pre_run_cell", mark_start)
+        shell.events.register("post_run_cell", mark_end)
     if str(shell.colors).lower() == "nocolor":
         shell.run_line_magic("colors", "neutral")
