@@ -37,11 +37,6 @@ class Keyring:
         """Whether there are no keys."""
         return not self._callers
 
-    @property
-    def single(self) -> bool:
-        """Whether there is one caller only, who has nobody to be kept apart from."""
-        return len(self._callers) == 1
-
     def identify(self, headers: Mapping[str, str]) -> Caller:
         """The caller that the headers show.
 

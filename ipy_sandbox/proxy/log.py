@@ -54,8 +54,10 @@ def set_up_logging(form: str = "text", level: str = "info") -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Text())
+    wanted = logging.getLevelNamesMapping()[level.upper()]
     for name in ("ipy_sandbox", "uvicorn"):
         log = logging.getLogger(name)
         log.handlers, log.propagate = [handler], False
-        log.setLevel(level.upper())
-    logging.getLogger("uvicorn").setLevel("WARNING")
+        # One line for each request is enough; what the parts say about their work is for debugging.
+        log.setLevel(wanted if wanted < logging.INFO else max(wanted, logging.WARNING))
+    logger.setLevel(wanted)
