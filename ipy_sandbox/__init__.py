@@ -14,8 +14,9 @@ from ._version import __version__ as __version__
 _PUBLIC = {
     "errors": [
         "AuthenticationError", "ConfigurationError", "ExecutionTimeoutError", "FileTransferError",
-        "InvalidRequestError", "IsolationUnavailableError", "KernelDiedError", "OutputTruncatedError", "ProviderError", "RateLimitError",
-        "RemoteError", "SandboxBusyError", "SandboxCreationError", "SandboxError", "SandboxLostError", "UpstreamError",
+        "InvalidRequestError", "IsolationUnavailableError", "KernelDiedError", "OutputTruncatedError", "ProviderError",
+        "RateLimitError", "RemoteError", "SandboxBusyError", "SandboxCreationError",
+        "SandboxError", "SandboxLostError", "UpstreamError",
         "VariableTransferError",
     ],
     "models": [
@@ -29,6 +30,7 @@ _PUBLIC = {
         "renew_sandbox", "run_code", "stream_code", "upload_file",
     ],
     "sandbox.fake": ["FakeProvider"],
+    "sandbox.observe": ["Operation", "add_callback", "remove_callback"],
     "sandbox.pool": ["SessionPool"],
     "sandbox.provider": ["Provider", "open_provider", "register_provider"],
     "sandbox.session": ["Session"],

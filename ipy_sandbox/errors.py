@@ -70,11 +70,15 @@ class SandboxCreationError(SandboxError):
 
 
 class SandboxLostError(SandboxError):
-    """The sandbox is gone, and its state and files with it."""
+    """The sandbox is gone, and its state and files with it; `result` holds what came before."""
+
+    result: Any = None
 
 
 class KernelDiedError(SandboxError):
-    """The sandbox lives but its kernel died: variables are lost, files are kept."""
+    """The sandbox lives but its kernel died: variables are lost, files are kept; `result` holds what came before."""
+
+    result: Any = None
 
 
 class SandboxBusyError(SandboxError):

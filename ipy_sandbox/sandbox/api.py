@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Any
 
 from ..background import BACKGROUND
-from ..errors import ConfigurationError, SandboxError
-from ..models import CodeExecutionResult, ContainerHandle, Event, FileInfo, SandboxInfo, sandbox_options
+from ..errors import ConfigurationError
+from ..models import CodeExecutionResult, ContainerHandle, Event, FileInfo, SandboxInfo, SandboxOptions, sandbox_options
 from . import execution
 from .provider import Provider, open_provider
 
@@ -35,7 +35,8 @@ async def _attached(
         raise ConfigurationError(
             f"Sandbox {container.id} belongs to provider {container.provider!r}, not {name!r}.", sandbox_id=container.id
         )
-    async with _provider(name, api_key, api_base) as provider:
+    base = api_base if api_base or isinstance(container, str) else container.api_base
+    async with _provider(name, api_key, base) as provider:
         handle = await provider.connect(container) if isinstance(container, str) else container
         yield provider, handle
 
@@ -114,8 +115,9 @@ async def adelete_sandbox(
     provider: str, container: Container, api_key: str | None = None, api_base: str | None = None
 ) -> bool:
     """Delete a sandbox: True if it was there, False if it was already gone."""
-    async with _provider(provider, api_key, api_base) as opened:
-        handle = ContainerHandle(id=container, provider=provider) if isinstance(container, str) else container
+    # Not attached: a bare id would be connected, which makes it live longer, or fails if it is gone.
+    handle = ContainerHandle(id=container, provider=provider) if isinstance(container, str) else container
+    async with _attached(provider, handle, api_key, api_base) as (opened, handle):
         return await opened.delete(handle)
 
 
@@ -130,17 +132,25 @@ async def acode_interpreter_tool(
     """Run `code` in a sandbox of its own: make it, run, delete it.
 
     Arguments:
-        timeout: lifetime of the sandbox and limit of the run, in seconds.
+        timeout: seconds the run may take (300); the sandbox's own lifetime is a little longer.
+
+    Raises:
+        SandboxCreationError, SandboxLostError, KernelDiedError, ExecutionTimeoutError, OutputTruncatedError. Never
+        that the sandbox could not be deleted: that is logged, and its lifetime ends it.
     """
+    limit = timeout or SandboxOptions().timeout
+    options = sandbox_options({"template": template, "timeout": limit + 30})
     async with _provider(provider, api_key, api_base) as opened:
-        handle = await opened.create(sandbox_options({"template": template, "timeout": timeout}))
+        handle = await opened.create(options)
         try:
-            return await execution.run(opened, handle, code, timeout)
+            return await execution.run(opened, handle, code, limit)
         finally:
             try:
                 await opened.delete(handle)
-            except SandboxError as error:
-                logger.warning("sandbox %s was not deleted and ends with its own lifetime: %s", handle.id, error)
+            except Exception as error:
+                logger.warning(
+                    "sandbox %s was not deleted and ends with its lifetime: %s", handle.id, type(error).__name__
+                )
 
 
 async def ainterrupt(

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 
-from ..errors import ExecutionTimeoutError, OutputTruncatedError, SandboxError
+from ..errors import ExecutionTimeoutError, KernelDiedError, OutputTruncatedError, SandboxError, SandboxLostError
 from ..models import CodeExecutionResult, ContainerHandle, Event, ResultBuilder
 from .provider import Provider
 
@@ -17,7 +17,7 @@ INTERRUPT_GRACE = 5.0
 async def stream(
     provider: Provider, handle: ContainerHandle, code: str, timeout: float | None = None
 ) -> AsyncGenerator[Event, None]:
-    """Run `code` and yield its events.
+    """Run `code` and yield its events; the sandbox's lifetime is renewed while the code runs.
 
     Arguments:
         timeout: seconds the run may take; None means no limit.
@@ -26,6 +26,7 @@ async def stream(
         ExecutionTimeoutError: the limit was passed; the code was interrupted, what came before was yielded.
     """
     events = provider.run(handle, code)
+    renewal = asyncio.create_task(_keep_alive(provider, handle))
     try:
         if timeout is None:
             async for event in events:
@@ -34,7 +35,16 @@ async def stream(
             async for event in _until(provider, handle, events, timeout):
                 yield event
     finally:
+        renewal.cancel()
         await _close(events)
+
+
+async def _keep_alive(provider: Provider, handle: ContainerHandle) -> None:
+    while True:
+        await asyncio.sleep(handle.timeout / 3)
+        # That the sandbox is gone is the run's to find out.
+        with contextlib.suppress(SandboxError):
+            await provider.renew(handle, handle.timeout)
 
 
 async def _until(
@@ -83,12 +93,12 @@ async def run(
 
 
 async def collect(events: AsyncIterator[Event]) -> CodeExecutionResult:
-    """Fold `events`; an ExecutionTimeoutError or OutputTruncatedError gets what came before as its `result`."""
+    """Fold `events`; an error that ends them early gets what came before as its `result`."""
     builder = ResultBuilder()
     try:
         async for event in events:
             builder.add(event)
-    except (ExecutionTimeoutError, OutputTruncatedError) as error:
+    except (ExecutionTimeoutError, KernelDiedError, OutputTruncatedError, SandboxLostError) as error:
         error.result = builder.result
         raise
     return builder.result

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from ..errors import ConfigurationError
 from ..models import ContainerHandle, Event, FileInfo, SandboxInfo, SandboxOptions
+from .observe import observed
 
 
 @runtime_checkable
@@ -106,7 +107,9 @@ def provider_names() -> list[str]:
 
 
 def open_provider(name: str, *, api_key: str | None = None, api_base: str | None = None) -> Provider:
-    """An instance of the provider `name`; raises ConfigurationError for an unknown name or a missing key.
+    """An instance of the provider `name`, its operations told as `observe` does; the caller's to close.
+
+    Raises ConfigurationError for an unknown name or a missing key.
 
     Arguments:
         name: e2b, opensandbox, local, or a registered name.
@@ -119,7 +122,7 @@ def open_provider(name: str, *, api_key: str | None = None, api_base: str | None
         module, _, attribute = factory.partition(":")
         factory = getattr(importlib.import_module(module), attribute)
     assert callable(factory)
-    return factory(api_key, api_base)
+    return observed(factory(api_key, api_base))
 
 
 def default_provider_name() -> str:
