@@ -79,7 +79,8 @@ class CellSink:
         self._builder.add(event)
         if isinstance(event, End):
             self.truncated = event.truncated
-        self._show(self._safe(event))
+        if (safe := self._safe(event)) is not None:
+            self._show(safe)
 
     def _show(self, event: Event) -> None:
         self._record.add(event)

@@ -21,8 +21,8 @@ class EventFilter:
         self._out = TextFilter()
         self._err = TextFilter()
 
-    def __call__(self, event: Event) -> Event:
-        """The event in its safe form."""
+    def __call__(self, event: Event) -> Event | None:
+        """The event in its safe form; None if nothing of it may or need be shown."""
         match event:
             case Stdout(text):
                 return event if self._policy.trusted else Stdout(self._out.feed(text))
@@ -35,9 +35,11 @@ class EventFilter:
             case _:
                 return event
 
-    def _display(self, display: Display) -> Display:
+    def _display(self, display: Display) -> Display | None:
         bundle = self._policy.bundle(display.data, display.metadata)
         self.dropped += [name for name in bundle.dropped if name not in self.dropped]
+        if not bundle.data:
+            return None
         return Display(
             bundle.data,
             bundle.metadata,

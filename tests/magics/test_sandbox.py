@@ -20,7 +20,7 @@ from ipy_sandbox.errors import (
     SandboxCreationError,
     SandboxLostError,
 )
-from ipy_sandbox.models import ClearOutput, Display, End, Event, ExecutionError, Stderr, Stdout
+from ipy_sandbox.models import Display, End, Event, ExecutionError, Stderr, Stdout
 
 from .conftest import ScriptedProvider, Shell
 

@@ -1,0 +1,179 @@
+"""`%%sandbox` in a real kernel with a real sandbox: what users of other magics reported as broken."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from .kernel import Kernel, kernel
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Kernel]:
+    """One kernel for the tests that leave it as it was."""
+    with kernel(IPY_SANDBOX_PROVIDER="local") as started:
+        yield started
+
+
+class TestStop:
+    LOOP = """
+import time
+stops = 0
+print("begun", flush=True)
+try:
+    while True: time.sleep(.1)
+except KeyboardInterrupt:
+    stops += 1
+    raise
+"""
+
+    def test_stop_reaches_the_remote_code_once_and_run_all_ends(self, shared: Kernel) -> None:
+        first = shared.send(f"%%sandbox{self.LOOP}")
+        second = shared.send("print('next')")
+        shared.wait_for_text(first, "begun")
+        shared.interrupt()
+        stopped, after = shared.wait(first), shared.wait(second)
+        assert stopped.reply["ename"] == "SandboxInterrupted"
+        assert "KeyboardInterrupt" in stopped.error
+        assert "ipy_sandbox" not in stopped.error
+        assert after.status == "aborted"
+        assert shared.ok("%sandbox stops").value == "1"
+
+    def test_the_class_of_a_stop_is_a_keyboard_interrupt(self, shared: Kernel) -> None:
+        code = "try:\n    get_ipython().run_cell_magic('sandbox', '', LOOP)\nexcept KeyboardInterrupt: print('caught')"
+        shared.ok(f"LOOP = {self.LOOP!r}")
+        cell = shared.send(code)
+        shared.wait_for_text(cell, "begun")
+        shared.interrupt()
+        assert shared.wait(cell).stream().endswith("caught\n")
+
+    @pytest.mark.parametrize(
+        "last", ["await asyncio.sleep(0)", "async with asyncio.timeout(60): await asyncio.sleep(0)"]
+    )
+    def test_stop_works_in_cells_with_await(self, shared: Kernel, last: str) -> None:
+        before = shared.ok("import signal, asyncio; signal.getsignal(signal.SIGINT)").value
+        cell = shared.send(f"%sandbox print('begun', flush=True); __import__('time').sleep(60)\n{last}")
+        shared.wait_for_text(cell, "begun")
+        shared.interrupt()
+        assert shared.wait(cell, timeout=20).reply["ename"] == "SandboxInterrupted"
+        assert shared.ok("signal.getsignal(signal.SIGINT)").value == before
+
+    def test_stop_works_where_the_session_is_awaited(self, shared: Kernel) -> None:
+        shared.ok("from ipy_sandbox import Session; session = Session('local'); await session.arun('1')")
+        cell = shared.send("print('begun', flush=True)\nawait session.arun('__import__(\"time\").sleep(60)')")
+        shared.wait_for_text(cell, "begun")
+        shared.interrupt()
+        assert shared.wait(cell, timeout=20).status == "error"
+        assert shared.ok("(await session.arun('1+1')).text").value == "'2'"
+        shared.ok("await session.aclose()")
+
+    def test_code_stopped_by_its_await_is_remote_too(self, shared: Kernel) -> None:
+        cell = shared.send("%%sandbox\nimport asyncio\nprint('begun', flush=True)\nawait asyncio.sleep(60)")
+        shared.wait_for_text(cell, "begun")
+        shared.interrupt()
+        assert shared.wait(cell, timeout=20).reply["ename"] == "SandboxInterrupted"
+
+
+class TestOutput:
+    def test_a_flood_before_an_error_is_whole_and_in_order(self, shared: Kernel) -> None:
+        cell = shared.run(
+            "%%sandbox\nimport sys\nfor i in range(40_000): print(i)\nfrom IPython.display import HTML, display\n"
+            "display(HTML('x')); print('e', file=sys.stderr); 1/0"
+        )
+        kinds = [m["content"].get("name", m["msg_type"]) for m in cell.messages if m["msg_type"] != "status"]
+        assert cell.stream() == "".join(f"{i}\n" for i in range(40_000))
+        order = list(dict.fromkeys(kind for kind in kinds if kind != "execute_input"))
+        assert [kind for kind in order if kind != "display_data" or cell.displays[0]["text/plain"].startswith("<")] == [
+            "stdout",
+            "display_data",
+            "stderr",
+            "error",
+        ]
+        assert cell.contents("error")[0]["ename"] == "ZeroDivisionError"
+        assert len(cell.messages) < 200
+        assert shared.ok("%%sandbox\n1+1").value == "2"
+
+    def test_charts_tables_and_values(self, shared: Kernel) -> None:
+        cell = shared.ok(
+            "%%sandbox\nimport matplotlib.pyplot as plt, pandas as pd\nplt.plot([1, 2]); plt.show()\n"
+            "pd.DataFrame({'a': [1]})"
+        )
+        assert any("image/png" in display for display in cell.displays)
+        (value,) = cell.contents("execute_result")
+        assert "<table" in value["data"]["text/html"]
+        assert shared.ok("_.text").value.startswith("'   a")
+
+    def test_a_progress_bar_ends_in_its_last_state(self, shared: Kernel) -> None:
+        cell = shared.ok(
+            "%%sandbox\nfrom IPython.display import clear_output, display\n"
+            "for i in range(300):\n    clear_output(wait=True)\n    print('step', i)\n"
+            "h = display('a', display_id=True)\nfor i in range(300): h.update(i)"
+        )
+        assert cell.stream().endswith("step 299\n")
+        assert cell.displays[-1]["text/plain"] == "299"
+        assert len(cell.messages) < 100
+        shown, update = cell.contents("display_data")[-1], cell.contents("update_display_data")[-1]
+        assert shown["transient"] == update["transient"]
+        assert shown["transient"]["display_id"].startswith("local-")
+
+    def test_output_comes_while_the_code_runs(self, shared: Kernel) -> None:
+        cell = shared.send("%%sandbox\nprint('early')\nimport time\nwhile True: time.sleep(.1)")
+        shared.wait_for_text(cell, "early")
+        shared.interrupt()
+        assert shared.wait(cell).status == "error"
+
+    def test_capture_has_everything(self, shared: Kernel) -> None:
+        cell = shared.ok(
+            "%%capture c\n%%sandbox\nprint('out')\nfrom IPython.display import display\n"
+            "h = display('a', display_id=True); h.update('b')\n41 + 1"
+        )
+        assert not cell.stream()
+        assert not cell.displays
+        assert shared.ok("c.stdout").value == "'out\\n'"
+        assert shared.ok("[o.data['text/plain'] for o in c.outputs]").value == "[\"'a'\", \"'b'\", '42']"
+
+    def test_help_on_remote_objects(self, shared: Kernel) -> None:
+        shared.ok("%%sandbox\ndef remote_function(x):\n    'Doc of the remote function.'")
+        cell = shared.ok("%%sandbox\nremote_function?")
+        assert "Doc of the remote function." in str(cell.displays) + cell.stream()
+
+    def test_odd_characters_do_not_break_the_cell(self, shared: Kernel) -> None:
+        cell = shared.ok("%%sandbox\nprint('a\\ud800b', '\\x00', '\\u2028', '\\U0001f600')")
+        assert "\U0001f600" in cell.stream()
+
+    def test_a_subshell_runs_cells_while_the_main_shell_runs(self, shared: Kernel) -> None:
+        request = shared.client.session.msg("create_subshell_request", {})
+        shared.client.control_channel.send(request)
+        subshell = shared.client.get_control_msg(timeout=20)["content"]["subshell_id"]
+        main = shared.send("%%sandbox\nprint('main begun')\nimport time\nwhile True: time.sleep(.1)")
+        shared.wait_for_text(main, "main begun")
+        message = shared.client.session.msg("execute_request", {"code": "%sandbox -s sub print('sub')"})
+        message["header"]["subshell_id"] = subshell
+        from .kernel import Cell
+
+        shared._cells[message["header"]["msg_id"]] = Cell()
+        shared.client.shell_channel.send(message)
+        cell = shared.wait(message["header"]["msg_id"])
+        assert cell.status == "ok"
+        assert cell.stream() == "sub\n"
+        message = shared.client.session.msg("execute_request", {"code": "%sandbox_session interrupt"})
+        message["header"]["subshell_id"] = subshell
+        shared._cells[message["header"]["msg_id"]] = Cell()
+        shared.client.shell_channel.send(message)
+        assert "KeyboardInterrupt" in shared.wait(main).error
+
+
+class TestErrors:
+    def test_a_remote_error_has_its_name_and_its_frames_only(self, shared: Kernel) -> None:
+        cell = shared.run("%%sandbox\ndef f(): 1/0\nf()")
+        assert cell.reply["ename"] == "ZeroDivisionError"
+        assert re.search(r"f\(\).*1.*/.*0", cell.error, re.S)
+        assert "ipy_sandbox" not in cell.error
+        assert "run_cell_magic" not in cell.error
+
+    def test_syntax_errors_and_exits(self, shared: Kernel) -> None:
+        assert shared.run("%%sandbox\n1 +").reply["ename"] == "SyntaxError"
+        assert shared.run("%%sandbox\nimport os; os._exit(3)").reply["ename"] in ("KernelDiedError", "SandboxLostError")
+        assert shared.ok("%sandbox 1 + 1").value == "2"
