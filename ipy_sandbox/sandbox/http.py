@@ -35,6 +35,7 @@ from .frames import STREAM_CAP, Frames, MiB, one_line
 
 BODY_CAP = 64 * MiB
 ATTEMPTS = 3
+BACKOFF = 0.2
 LONGEST_WAIT = 30.0
 """Seconds of `Retry-After` that are waited for; a longer one is the caller's to decide."""
 
@@ -277,7 +278,7 @@ def retry_after(response: httpx.Response) -> float | None:
 
 def _pause(response: httpx.Response | None, error: Exception | None, repeat: bool, attempt: int) -> float | None:
     """Seconds to wait before the next attempt; None: no further one."""
-    backoff = 0.2 * 2**attempt * random.uniform(0.5, 1)
+    backoff = BACKOFF * 2**attempt * random.uniform(0.5, 1)
     if attempt == ATTEMPTS:
         return None
     if response is None:
