@@ -7,9 +7,9 @@ This file runs by itself inside the sandbox, see supervisor.py; it must not impo
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -167,7 +167,14 @@ def _limit_messages(session: Any, limit: int) -> None:
     session.serialize = limited
 
 
-def make(fds: list[int], *, key: str, output_bytes: int, message_bytes: int) -> Any:
+def _limit_memory(allocation: int) -> None:
+    """Let this process allocate so much more, and no more than that."""
+    with open("/proc/self/status") as status:
+        used = next((int(line.split()[1]) << 10 for line in status if line.startswith("VmData:")), 0)
+    resource.setrlimit(resource.RLIMIT_DATA, (used + allocation, used + allocation))
+
+
+def make(fds: list[int], *, key: str, output_bytes: int, message_bytes: int, process_memory: int) -> Any:
     """A kernel application that is ready to start.
 
     Arguments:
@@ -175,6 +182,7 @@ def make(fds: list[int], *, key: str, output_bytes: int, message_bytes: int) -> 
         key: signs the messages.
         output_bytes: what one run may print.
         message_bytes: how large a message may be.
+        process_memory: what it may allocate.
     """
     Stream.limit = output_bytes
     SandboxKernelApp.fds = dict(enumerate(fds, start=1))
@@ -201,5 +209,6 @@ def make(fds: list[int], *, key: str, output_bytes: int, message_bytes: int) -> 
         # It was loaded before there was a shell to show figures in.
         inline._enable_matplotlib_integration()
     sys.path.insert(0, "")  # -I left it out so that starting imports nothing from the home
-    assert threading.current_thread() is threading.main_thread()
+    with contextlib.suppress(OSError):  # there may be no /proc
+        _limit_memory(process_memory)
     return app

@@ -79,6 +79,7 @@ class SandboxKernelManager:
             settings = {
                 "key": key,
                 "output_bytes": self._limits.output_bytes,
+                "process_memory": self._limits.process_memory,
                 "message_bytes": self._limits.output_bytes + self._limits.display_bytes,
             }
             _, received = await self._box.request("fork", fds, env=env, warm=warm, **settings)

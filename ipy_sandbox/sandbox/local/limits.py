@@ -15,7 +15,7 @@ class Limits:
 
     Attributes:
         memory: all its processes and files together; passing it ends the sandbox.
-        process_memory: data of one process; passing it is a MemoryError in the code.
+        process_memory: what one process may allocate; passing it is a MemoryError in the code.
         processes: processes and threads.
         open_files: file descriptors of one process.
         file_size: one file.
@@ -28,7 +28,7 @@ class Limits:
     """
 
     memory: int = 2 * GiB
-    process_memory: int = 1792 * MiB
+    process_memory: int = 1536 * MiB
     processes: int = 256
     open_files: int = 1024
     file_size: int = 1 * GiB
@@ -53,9 +53,8 @@ class Limits:
     def rlimits(self) -> dict[str, int]:
         """The part that the kernel enforces for each process, by the names of the `resource` module."""
         return {
-            "RLIMIT_DATA": self.process_memory,
-            # Libraries reserve far more addresses than they use.
-            "RLIMIT_AS": 4 * self.process_memory,
+            # Libraries reserve far more addresses than they use: the kernel itself counts what is allocated.
+            "RLIMIT_AS": 4 * self.process_memory + GiB,
             "RLIMIT_NPROC": self.processes,
             "RLIMIT_NOFILE": self.open_files,
             "RLIMIT_FSIZE": self.file_size,
