@@ -23,6 +23,11 @@ _PUBLIC = {
         "ClearOutput", "CodeExecutionResult", "ContainerHandle", "Display", "End", "Event", "ExecutionCount",
         "ExecutionError", "FileInfo", "SandboxInfo", "SandboxOptions", "Stderr", "Stdout",
     ],
+    "interpreter.api": [
+        "CodeInterpreterInterceptionLogger", "acompletion", "aresponses", "callbacks", "completion", "responses",
+    ],
+    "interpreter.interpreter": ["Interpreter"],
+    "interpreter.limits": ["Limits"],
     "sandbox.api": [
         "acode_interpreter_tool", "acreate_sandbox", "adelete_sandbox", "adownload_file", "ainterrupt", "alist_files",
         "alist_sandboxes", "arenew_sandbox", "arun_code", "astream_code", "aupload_file", "code_interpreter_tool",

@@ -133,7 +133,7 @@ class ChatView:
             **about,
         }
         last = {key: value for key, value in message.items() if key not in _STREAMED and value}
-        chunks = [self._chunk(last, ended.finish, **about)]
+        chunks = [self._chunk(last, ended.finish, **{**about, "model": self._base["model"]})]
         if self._usage_wanted:
             chunks.append({**self._base, "object": "chat.completion.chunk", "choices": [], "usage": usage})
         return chunks

@@ -57,7 +57,8 @@ class Request:
         identity: whose sessions, containers and stored responses it may reach.
         session_id: the sticky session; None: what `metadata.session_id` of the body says, else a sandbox of its own.
         session: run the code in this session instead.
-        images: whether the model sees; None: tried out.
+        images: whether the model sees; None: what is known of its provider, and tried out.
+        limits: how far this request may go; None: as the interpreter says.
     """
 
     surface: Surface
@@ -67,6 +68,7 @@ class Request:
     session_id: str | None = None
     session: Session | None = field(default=None, repr=False)
     images: bool | None = None
+    limits: Limits | None = None
     report: Report = field(default_factory=Report)
 
 
@@ -143,11 +145,12 @@ class Interpreter:
             raise
         return view.response
 
-    def stream(self, request: Request) -> AsyncGenerator[Json | None, None]:
+    def stream(self, request: Request, *, raises: bool = False) -> AsyncGenerator[Json | None, None]:
         """The answer's events (Responses) or chunks (chat) as they arise; None: nothing happened for a while.
 
         Closing the iterator stops the model, the code, and deletes a sandbox that was the request's own. An endpoint
-        that fails before the first event is raised like in `respond`; later failures are events.
+        that fails before the first event is raised like in `respond`; later failures are events, with `raises` they
+        are raised too.
         """
 
         async def work(send: Send[Json]) -> None:
@@ -155,7 +158,7 @@ class Interpreter:
                 for item in shown:
                     await send(item)
 
-            await self._run(request, show, stream=True, failure=send)
+            await self._run(request, show, stream=True, failure=None if raises else send)
 
         return relay(work, self._start, self._keepalive)
 
@@ -236,7 +239,7 @@ class Interpreter:
             request.route,
             conversation,
             job.workspace,
-            self._limits,
+            request.limits or self._limits,
             emit,
             request.report,
             code_names={conversation.name} | (ALIASES - function_names(body)) if has_tool else set(),
@@ -277,7 +280,8 @@ class Interpreter:
     def _job(
         self, request: Request, api: API, previous: Stored | None, lease: AbstractAsyncContextManager[Session] | None
     ) -> _Job:
-        chars, model = self._limits.client_chars, request.route.model
+        limits = request.limits or self._limits
+        chars, model = limits.client_chars, request.route.model
         view: View
         if request.surface == "chat":
             view = ChatView(request.body, model=model, client_chars=chars)
@@ -291,15 +295,18 @@ class Interpreter:
             )
         own = lease is None
         workspace = Workspace(self._containers, lease or ephemeral(self._make_session), self._clean_later, slow_end=own)
-        conversation = begin(
-            request.body,
-            request.surface,
-            api,
-            request.route,
-            previous,
-            output_limit=self._limits.model_chars,
-            sees=self._sees(request),
-        )
+        try:
+            conversation = begin(
+                request.body,
+                request.surface,
+                api,
+                request.route,
+                previous,
+                output_limit=limits.model_chars,
+                sees=self._sees(request),
+            )
+        except (AttributeError, KeyError, TypeError) as error:
+            raise InvalidRequestError("The request has a value of the wrong type somewhere.") from error
         return _Job(request, conversation, view, workspace, previous)
 
     def _sees(self, request: Request) -> bool:

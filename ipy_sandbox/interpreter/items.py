@@ -61,7 +61,8 @@ class PartsItem(_Writer):
     """A message, or the reasoning of a chat endpoint: content in parts, of which the last one grows."""
 
     def __init__(self, make: MakeEvent, index: int, data: Json) -> None:
-        super().__init__(make, index, {**data, "content": []})
+        first: Json = {key: data[key] for key in ("id", "type", "status", "role") if key in data}
+        super().__init__(make, index, {**first, **data, "content": []})
         self._text: list[str] = []
         self._logprobs: list[Any] = []
         self._annotations: list[Json] = []

@@ -58,9 +58,12 @@ def check(body: Json) -> None:
         limit = body.get(name)
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
             raise InvalidRequestError(f"{name} must be a positive integer, not {limit!r:.60}.", param=name)
-    metadata = body.get("metadata")
-    if metadata is not None and not isinstance(metadata, dict):
-        raise InvalidRequestError("metadata must be an object.", param="metadata")
+    for name in ("metadata", "reasoning", "text", "stream_options"):
+        if not isinstance(body.get(name), dict | None):
+            raise InvalidRequestError(f"{name} must be an object.", param=name)
+    include = body.get("include")
+    if include is not None and not (isinstance(include, list) and all(isinstance(i, str) for i in include)):
+        raise InvalidRequestError("include must be a list of texts.", param="include")
     _check_container((find_tool(body) or {}).get("container"))
 
 

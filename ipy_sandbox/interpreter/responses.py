@@ -218,8 +218,8 @@ class ResponsesView:
     def _start_item(self, slot: int, raw: Json) -> list[Event]:
         raw = self._visible(raw)
         if raw.get("type") == "message":
-            base = {"id": new_id("msg"), "role": "assistant", **{k: v for k, v in raw.items() if k != "id" or v}}
-            return self._append(slot, PartsItem(self._event, 0, {**base, "status": "in_progress"}))
+            item = {**raw, "id": raw.get("id") or new_id("msg"), "status": "in_progress"}
+            return self._append(slot, PartsItem(self._event, 0, {"role": "assistant", **item}))
         if raw.get("type") == "function_call":
             call_id, name = str(raw.get("call_id")), str(raw.get("name"))
             return self._append(slot, FunctionItem(self._event, 0, call_id, name, raw))
