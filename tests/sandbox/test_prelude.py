@@ -53,7 +53,7 @@ async def test_the_first_cell_is_number_one_and_nothing_is_left_behind() -> None
         assert ast.literal_eval(state["data"]["text/plain"]) == (["", code], {}, "", "", [])
         history = await run(kernel, "%history -n")
         assert [m["type"] for m in history] == ["stream"]
-        assert "prelude" not in history[0]["text"]
+        assert "def _ipy_sandbox" not in history[0]["text"]
         assert history[0]["text"].startswith("   1:")
 
 
