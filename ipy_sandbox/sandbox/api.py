@@ -31,14 +31,16 @@ async def _provider(name: str, api_key: str | None, api_base: str | None) -> Asy
 async def _attached(
     name: str, container: Container, api_key: str | None, api_base: str | None
 ) -> AsyncIterator[tuple[Provider, ContainerHandle]]:
-    if isinstance(container, ContainerHandle) and container.provider != name:
-        raise ConfigurationError(
-            f"Sandbox {container.id} belongs to provider {container.provider!r}, not {name!r}.", sandbox_id=container.id
-        )
     base = api_base if api_base or isinstance(container, str) else container.api_base
     async with _provider(name, api_key, base) as provider:
-        handle = await provider.connect(container) if isinstance(container, str) else container
-        yield provider, handle
+        if isinstance(container, str):
+            container = await provider.connect(container)
+        elif container.provider not in (name, provider.name):
+            raise ConfigurationError(
+                f"Sandbox {container.id} belongs to provider {container.provider!r}, not {name!r}.",
+                sandbox_id=container.id,
+            )
+        yield provider, container
 
 
 async def acreate_sandbox(
