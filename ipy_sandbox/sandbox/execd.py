@@ -232,7 +232,7 @@ class Execd:
             self.handle.context = None
             return self._error(
                 KernelDiedError,
-                "has another kernel now: variables are lost, files are kept; this code was not run, the next will be",
+                "has lost the kernel it had: variables are lost, files are kept, and this code was not run; run it again",
             )
         return self._error(ProviderError, f"did not run the code ({status}: {message})", status=status)
 

@@ -1,11 +1,9 @@
 """An OpenSandbox server for tests: its lifecycle API, and an execd with real kernels behind it.
 
-    with OpenSandboxServer() as server:
-        os.environ["OPEN_SANDBOX_API_BASE"] = server.api_base
+    with opensandbox() as server:       # OPEN_SANDBOX_API_BASE names it in the block
         ...
 
-or the fixture `opensandbox_server` of tests/sandbox/conftest.py, which sets that variable too. It starts in well below
-a second; a sandbox's kernel starts with its first code.
+It starts in some milliseconds; a sandbox's kernel starts with its first code.
 
 It does what the real servers were seen to do, their bugs included: of a kernel's messages only streams, errors and
 execute_results come through; `execution_complete` comes first and means nothing; the stream ends at a poll after an
@@ -26,7 +24,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -556,3 +554,17 @@ class Run:
             data = {"text" if mime == "text/plain" else mime: value for mime, value in content["data"].items()}
             self._emit({"type": "result", "results": data})
             self._count = content["execution_count"]
+
+
+@contextlib.contextmanager
+def opensandbox(**settings: Any) -> Iterator[OpenSandboxServer]:
+    """An `OpenSandboxServer(**settings)` that runs inside the block, with OPEN_SANDBOX_API_BASE set to it."""
+    with OpenSandboxServer(**settings) as server:
+        before = os.environ.get("OPEN_SANDBOX_API_BASE")
+        os.environ["OPEN_SANDBOX_API_BASE"] = server.api_base
+        try:
+            yield server
+        finally:
+            os.environ.pop("OPEN_SANDBOX_API_BASE")
+            if before is not None:
+                os.environ["OPEN_SANDBOX_API_BASE"] = before
