@@ -10,6 +10,7 @@ from typing import Any
 from .accumulate import CallIds
 from .arguments import ObjectEnd, SurrogateJoiner, replayable, same_json
 from .failure import Failure, is_failure
+from .shapes import as_dict, as_dicts, as_list, as_str
 from .sse import ServerEvent
 from .turn import (
     ArgumentsDelta,
@@ -46,7 +47,7 @@ class _Call:
 
     slot: int
     index: Any
-    sent_id: str | None
+    sent_id: str
     id: str = ""
     name: str = ""
     arguments: str = ""
@@ -90,8 +91,7 @@ class ChatAccumulator:
         return self._take(body)
 
     def _take(self, payload: Any, is_error: bool = False) -> list[Delta]:
-        chunk = payload if isinstance(payload, dict) else {}
-        deltas = list(self._chunk(chunk))
+        deltas = list(self._chunk(as_dict(payload)))
         if is_error or is_failure(payload):
             self._failure = self._failure or Failure.from_payload(payload)
         return deltas
@@ -101,9 +101,9 @@ class ChatAccumulator:
             # Azure's first chunk has empty strings where the later ones have the values.
             if name not in _NOT_OF_THE_ENVELOPE and value not in (None, "", 0):
                 self._envelope[name] = value
-        self._note_usage(chunk.get("usage"), (chunk.get("x_groq") or {}).get("usage"))
-        for choice in chunk.get("choices") or []:
-            if isinstance(choice, dict) and choice.get("index") in (0, None):
+        self._note_usage(chunk.get("usage"), as_dict(chunk.get("x_groq")).get("usage"))
+        for choice in as_dicts(chunk.get("choices")):
+            if choice.get("index") in (0, None):
                 yield from self._choice(choice)
 
     def _note_usage(self, *usages: Any) -> None:
@@ -112,13 +112,12 @@ class ChatAccumulator:
 
     def _choice(self, choice: dict[str, Any]) -> Iterator[Delta]:
         self._note_usage(choice.get("usage"))
-        self._finish = choice.get("finish_reason") or self._finish
+        self._finish = as_str(choice.get("finish_reason")) or self._finish
         logprobs = choice.get("logprobs")
-        for name, values in (logprobs or {}).items() if isinstance(logprobs, dict) else ():
-            self._logprobs[name] = [*(self._logprobs.get(name) or []), *(values or [])]
+        for name, values in as_dict(logprobs).items():
+            self._logprobs.setdefault(name, []).extend(as_list(values))
         self._done = self._done or "message" in choice
-        if delta := choice.get("delta") or choice.get("message"):
-            yield from self._delta(delta, logprobs)
+        yield from self._delta(as_dict(choice.get("delta") or choice.get("message")), logprobs)
 
     def _delta(self, delta: dict[str, Any], logprobs: Any) -> Iterator[Delta]:
         for name, value in delta.items():
@@ -126,11 +125,10 @@ class ChatAccumulator:
                 _merge(self._message, name, value)
         yield from self._reason(*_reasoning_of(delta))
         yield from self._say(delta.get("content"), logprobs)
-        if refusal := delta.get("refusal"):
+        if refusal := as_str(delta.get("refusal")):
             yield RefusalDelta(self._slot_of_message(), refusal)
         legacy = delta.get("function_call")
-        calls = [{"function": legacy}] if legacy else delta.get("tool_calls")
-        for call in calls or []:
+        for call in [{"function": legacy}] if legacy else as_dicts(delta.get("tool_calls")):
             yield from self._call(call)
 
     # Text and reasoning.
@@ -159,14 +157,12 @@ class ChatAccumulator:
         """Mistral's content parts: thinking and text."""
         if self._parts is None:
             self._parts = [{"type": "text", "text": self._content}] if self._content else []
-        for part in parts:
-            if not isinstance(part, dict):
-                continue
+        for part in as_dicts(parts):
             _append_part(self._parts, part)
             if part.get("type") == "thinking":
                 yield from self._reason("thinking", _thinking_text(part.get("thinking")))
-            elif isinstance(part.get("text"), str):
-                yield from self._say_text(part["text"], logprobs)
+            else:
+                yield from self._say_text(as_str(part.get("text")), logprobs)
 
     def _say_text(self, text: str, logprobs: Any) -> Iterator[Delta]:
         if text and (text := self._joiners["text"].feed(text)):
@@ -185,27 +181,28 @@ class ChatAccumulator:
     # Calls.
 
     def _call(self, sent: dict[str, Any]) -> Iterator[Delta]:
-        function = sent.get("function") or {}
-        arguments = function.get("arguments")
+        function = as_dict(sent.get("function"))
+        sent_id, name, arguments = as_str(sent.get("id")), as_str(function.get("name")), function.get("arguments")
         if isinstance(arguments, (dict, list)):
             arguments = json.dumps(arguments, ensure_ascii=False)
-        call = self._find(sent.get("index"), sent.get("id"), function.get("name"), arguments or "")
-        call.sent_id = call.sent_id or sent.get("id")
-        for name, value in sent.items():
-            if name not in ("index", "id", "type", "function") and value is not None:
-                _merge(call.extra, name, value)
-        if not call.name and function.get("name"):
-            call.name = function["name"]
+        arguments = as_str(arguments)
+        call = self._find(sent.get("index"), sent_id, name, arguments)
+        call.sent_id = call.sent_id or sent_id
+        for extra, value in sent.items():
+            if extra not in ("index", "id", "type", "function") and value is not None:
+                _merge(call.extra, extra, value)
+        if not call.name and name:
+            call.name = name
             yield from self._announce(call)
         if arguments:
             yield from self._argue(call, call.joiner.feed(arguments))
 
-    def _find(self, index: Any, sent_id: str | None, name: str | None, arguments: str) -> _Call:
+    def _find(self, index: Any, sent_id: str, name: str, arguments: str) -> _Call:
         """The call that a fragment belongs to: by id, then by index, else the last one; or a new one."""
         last = next((c for c in reversed(self._calls) if index is None or c.index in (index, None)), None)
         if sent_id:
             same = [c for c in self._calls if c.sent_id == sent_id and (index is None or c.index in (index, None))]
-            last_is_it = last is not None and (last.sent_id is None or (_is_open(last) and not _is_start(arguments)))
+            last_is_it = last is not None and (not last.sent_id or (_is_open(last) and not _is_start(arguments)))
             found = same[-1] if same else last if last_is_it else None
         elif index is None and name and last is not None and last.complete:
             found = None
@@ -213,7 +210,7 @@ class ChatAccumulator:
             found = last
         return found or self._open(index, sent_id)
 
-    def _open(self, index: Any, sent_id: str | None) -> _Call:
+    def _open(self, index: Any, sent_id: str) -> _Call:
         call = _Call(self._next_slot(), index, sent_id)
         self._calls.append(call)
         return call
@@ -239,7 +236,7 @@ class ChatAccumulator:
 
     def _follow(self, call: _Call, text: str) -> Iterator[Delta]:
         """Hold back what follows complete arguments until it is known to be a repetition, or another call."""
-        follower = call.follower or _Call(-1, call.index, None)
+        follower = call.follower or _Call(-1, call.index, "")
         if not follower.arguments:
             text = text.lstrip()
             if not text.startswith("{"):
@@ -275,7 +272,7 @@ class ChatAccumulator:
             api="chat",
             text="".join(self._text),
             reasoning="".join(self._reasoning),
-            refusal=self._message.get("refusal"),
+            refusal=as_str(self._message.get("refusal")) or None,
             tool_calls=calls,
             finish_reason=finish,
             raw_finish_reason=self._finish,
@@ -291,7 +288,7 @@ class ChatAccumulator:
     def _finish_reason(self, complete: bool) -> FinishReason:
         if not complete:
             return "error"
-        known = _FINISH_REASONS.get(str(self._finish).lower(), "stop")
+        known = _FINISH_REASONS.get((self._finish or "").lower(), "stop")
         if known in ("stop", "tool_calls"):
             return "tool_calls" if self._calls else "stop"
         return known
@@ -323,22 +320,20 @@ def _is_open(call: _Call) -> bool:
 def _reasoning_of(delta: dict[str, Any]) -> tuple[str, str]:
     """The field that holds this delta's reasoning, and its text."""
     for name in ("reasoning_content", "reasoning"):
-        if isinstance(text := delta.get(name), str) and text:
+        if text := as_str(delta.get(name)):
             return name, text
-    details = [d for d in delta.get("reasoning_details") or [] if isinstance(d, dict)]
-    return "reasoning_details", "".join(str(d.get("text") or d.get("summary") or "") for d in details)
+    details = as_dicts(delta.get("reasoning_details"))
+    return "reasoning_details", "".join(as_str(d.get("text") or d.get("summary")) for d in details)
 
 
 def _thinking_text(thinking: Any) -> str:
-    if isinstance(thinking, list):
-        return "".join(str(part.get("text") or "") for part in thinking if isinstance(part, dict))
-    return thinking if isinstance(thinking, str) else ""
+    return as_str(thinking) or "".join(as_str(part.get("text")) for part in as_dicts(thinking))
 
 
 def _append_part(parts: list[dict[str, Any]], part: dict[str, Any]) -> None:
     """Add a content part, joined with the last one if both are text."""
     if part.get("type") == "text" and parts and parts[-1].get("type") == "text":
-        parts[-1] = {**parts[-1], **part, "text": parts[-1]["text"] + part.get("text", "")}
+        parts[-1] = {**parts[-1], **part, "text": as_str(parts[-1].get("text")) + as_str(part.get("text"))}
     elif part.get("type") == "thinking" and parts and parts[-1].get("type") == "thinking":
         _merge(parts[-1], "thinking", part.get("thinking"))
     else:

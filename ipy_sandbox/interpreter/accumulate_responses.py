@@ -12,6 +12,7 @@ from typing import Any
 from .accumulate import CallIds
 from .arguments import SurrogateJoiner, is_json_object, replayable
 from .failure import Failure, is_failure
+from .shapes import as_dict, as_dicts, as_str
 from .sse import ServerEvent
 from .turn import (
     ArgumentsDelta,
@@ -58,7 +59,7 @@ class _Item:
 
     @property
     def kind(self) -> str:
-        return str(self.sent.get("type"))
+        return as_str(self.sent.get("type"))
 
 
 class ResponsesAccumulator:
@@ -79,7 +80,7 @@ class ResponsesAccumulator:
         if event.name == "error" or is_failure(payload):
             self._fail(payload)
         elif isinstance(payload, dict):
-            return list(self._event(str(payload.get("type") or event.name), payload))
+            return list(self._event(as_str(payload.get("type")) or event.name, payload))
         return []
 
     def feed_body(self, body: Any) -> list[Delta]:
@@ -89,9 +90,9 @@ class ResponsesAccumulator:
         if not isinstance(body, dict):
             return []
         deltas: list[Delta] = []
-        for index, item in enumerate(body.get("output") or []):
+        for index, item in enumerate(as_dicts(body.get("output"))):
             deltas += self._item_done(index, item, None)
-        self._lifecycle(str(body.get("status") or "completed"), body)
+        self._lifecycle(as_str(body.get("status")) or "completed", body)
         return deltas
 
     def _fail(self, payload: Any) -> None:
@@ -103,11 +104,11 @@ class ResponsesAccumulator:
     def _event(self, kind: str, event: dict[str, Any]) -> Iterator[Delta]:
         name = kind.removeprefix("response.")
         if name in _LIFECYCLE:
-            self._lifecycle(name, event.get("response") or {})
+            self._lifecycle(name, as_dict(event.get("response")))
         elif name == "output_item.added":
-            yield from self._item_added(event.get("output_index"), event.get("item") or {}, event)
+            yield from self._item_added(event.get("output_index"), as_dict(event.get("item")), event)
         elif name == "output_item.done":
-            yield from self._item_done(event.get("output_index"), event.get("item") or {}, event)
+            yield from self._item_done(event.get("output_index"), as_dict(event.get("item")), event)
         elif owner := next((o for prefix, o in _OWNERS.items() if name.startswith(prefix)), None):
             yield from self._item_event(name, owner, event)
         elif kind != "keepalive":
@@ -116,7 +117,7 @@ class ResponsesAccumulator:
 
     def _lifecycle(self, name: str, response: dict[str, Any]) -> None:
         self._response = {**self._response, **response}
-        status = str(response.get("status") or name)
+        status = as_str(response.get("status")) or name
         self._status = name if name in _FINAL else status
         if self._status in ("queued", "created"):
             self._status = "in_progress"
@@ -140,11 +141,11 @@ class ResponsesAccumulator:
         if added.kind != "function_call":
             yield ItemStarted(added.slot, item, event)
             return
-        added.call_id = self._ids.take(item.get("call_id") or item.get("id"))
-        yield CallStarted(added.slot, added.call_id, str(item.get("name") or ""), event)
+        added.call_id = self._ids.take(as_str(item.get("call_id") or item.get("id")))
+        yield CallStarted(added.slot, added.call_id, as_str(item.get("name")), event)
 
     def _item_done(self, index: Any, item: dict[str, Any], event: dict[str, Any] | None) -> Iterator[Delta]:
-        found = self._find(index, item.get("id"), str(item.get("type")), item.get("call_id"))
+        found = self._find(index, item.get("id"), as_str(item.get("type")), item.get("call_id"))
         if found is None or found.done:
             yield from self._item_added(index, item, None)
             found = self._items[-1]
@@ -206,7 +207,7 @@ class ResponsesAccumulator:
         items = self._final_items()
         is_cut = self._status != "completed"
         calls = [_tool_call(i, is_cut) for i in items if i.kind == "function_call"]
-        details = self._response.get("incomplete_details") or {}
+        details = as_dict(self._response.get("incomplete_details"))
         return Turn(
             api="responses",
             text="".join(i.streamed for i in items if i.kind == "message"),
@@ -214,9 +215,9 @@ class ResponsesAccumulator:
             refusal="".join(i.refusal for i in items) or None,
             tool_calls=calls,
             finish_reason=self._finish_reason(details.get("reason"), bool(calls)),
-            raw_finish_reason=details.get("reason"),
+            raw_finish_reason=as_str(details.get("reason")) or None,
             status=self._status,
-            usage=self._response.get("usage"),
+            usage=as_dict(self._response.get("usage")) or None,
             error=self._failure,
             complete=complete,
             output=[_replay(i, calls) for i in items],
@@ -225,7 +226,7 @@ class ResponsesAccumulator:
 
     def _final_items(self) -> list[_Item]:
         """The items in order; from the final event if the server announced fewer than it lists there."""
-        listed = self._response.get("output") or []
+        listed = as_dicts(self._response.get("output"))
         if len(listed) > len(self._items):
             whole = ResponsesAccumulator()
             whole.feed_body({"output": listed})
@@ -243,7 +244,7 @@ class ResponsesAccumulator:
 def _tool_call(item: _Item, turn_is_cut: bool) -> ToolCall:
     arguments = _arguments(item.sent.get("arguments")) or item.streamed
     cut = (turn_is_cut or item.sent.get("status") == "incomplete") and not is_json_object(arguments)
-    return ToolCall(item.slot, item.call_id, str(item.sent.get("name") or ""), arguments, cut)
+    return ToolCall(item.slot, item.call_id, as_str(item.sent.get("name")), arguments, cut)
 
 
 def _replay(item: _Item, calls: list[ToolCall]) -> dict[str, Any]:
@@ -256,16 +257,15 @@ def _replay(item: _Item, calls: list[ToolCall]) -> dict[str, Any]:
 def _arguments(value: Any) -> str:
     if isinstance(value, (dict, list)):
         return json.dumps(value, ensure_ascii=False)
-    return value if isinstance(value, str) else ""
+    return as_str(value)
 
 
 def _text_of(item: dict[str, Any], kind: str, name: str) -> str:
-    parts = item.get("content")
-    if isinstance(parts, str):
-        return parts if kind == "output_text" else ""
-    return "".join(str(p.get(name) or "") for p in parts or [] if isinstance(p, dict) and p.get("type") == kind)
+    content = item.get("content")
+    whole = as_str(content) if kind == "output_text" else ""
+    return whole or "".join(as_str(part.get(name)) for part in as_dicts(content) if part.get("type") == kind)
 
 
 def _reasoning_of(item: dict[str, Any]) -> str:
-    parts = [*(item.get("summary") or []), *(item.get("content") or [])]
-    return "".join(str(p.get("text") or "") for p in parts if isinstance(p, dict))
+    parts = [*as_dicts(item.get("summary")), *as_dicts(item.get("content"))]
+    return "".join(as_str(part.get("text")) for part in parts)

@@ -66,11 +66,7 @@ class TurnStream:
             UpstreamError: the answer broke off, said it failed, or stayed silent too long; `turn` has what came.
         """
         async for event in self._events():
-            try:
-                deltas = self._accumulator.feed(event)
-            except (AttributeError, TypeError, ValueError) as error:
-                raise self._error("sent an answer of a shape no chat server uses") from error
-            for delta in deltas:
+            for delta in self._accumulator.feed(event):
                 yield delta
         turn = self.turn
         if turn.error is not None:
