@@ -44,6 +44,11 @@ class Containers:
         self._ids[session] = container, sandbox
         return container
 
+    def forget(self, session: Session) -> None:
+        """The session's sandbox is gone: the next one has another id, and its files are not there."""
+        self._ids.pop(session, None)
+        self._paths.pop(session, None)
+
     def find(self, sessions: dict[str, Session], container_id: str) -> str:
         """The key of the session with that container.
 
@@ -130,18 +135,26 @@ class Workspace:
         sent = session.executions
         self.is_new = not sent
         try:
+            async with contextlib.aclosing(self._events(session, code, timeout)) as events:
+                async for event in events:
+                    yield event
+            return
+        except SandboxLostError:
+            if not sent or session.executions != sent:
+                raise
+        self.is_new = True
+        async with contextlib.aclosing(self._events(session, code, timeout)) as events:
+            async for event in events:
+                yield event
+
+    async def _events(self, session: Session, code: str, timeout: float | None) -> AsyncGenerator[Event, None]:
+        try:
             async with contextlib.aclosing(session.astream(code, timeout)) as events:
                 async for event in events:
                     yield event
         except SandboxLostError:
-            if not sent or session.executions != sent:
-                raise
-        else:
-            return
-        self.is_new = True
-        async with contextlib.aclosing(session.astream(code, timeout)) as events:
-            async for event in events:
-                yield event
+            self._containers.forget(session)
+            raise
 
     async def cite(self, paths: Iterable[str]) -> dict[str, str]:
         """File ids of those `paths` that are files in the data directory of the sandbox."""
