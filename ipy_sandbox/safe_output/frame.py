@@ -1,8 +1,12 @@
 """The isolated frame: scripts run in it, and reach neither the page nor any host.
 
-Two frames, one in the other. Both are sandboxed into an opaque origin: no cookie, no storage, no access to the page.
-The Content-Security-Policy of the outer one holds for the inner one too, and `frame-src 'none'` keeps the inner one
-from navigating itself to an address that carries data away.
+Two frames, one in the other, both sandboxed into an opaque origin: no cookie, no storage, no access to the page. The
+Content-Security-Policy of the outer one holds for the inner one too, and `frame-src 'none'` keeps the inner one from
+navigating itself to an address that carries data away.
+
+No policy covers WebRTC, which can carry data too. So the inner frame loses it before anything else runs, and cannot
+make a fresh frame that has it: those would need `srcdoc`, which Trusted Types guard (Chromium, Safari, Firefox from
+2026 on). What remains is the name look-up of a link hint; it carries data only to who runs the reader's name server.
 """
 
 from __future__ import annotations
@@ -11,36 +15,74 @@ import base64
 import gzip
 import re
 from collections.abc import Sequence
-from html import escape
+from html import escape, unescape
 
-_SANDBOX = "allow-scripts"
 _COMPRESS_ABOVE = 100_000
 _HEAD = '<!doctype html><meta charset="utf-8"><meta http-equiv="x-dns-prefetch-control" content="off">'
-_LOOK = "<style>:root{color-scheme:light dark}body{margin:0;font:13px/1.4 system-ui,sans-serif}</style>"
-_FILL = (
-    "<style>:root{color-scheme:light dark}body{margin:0}iframe{border:0;width:100%;height:100vh;display:block}</style>"
+_THEME = "<style>:root{color-scheme:light dark}body{margin:0}</style>"
+_LOOK = "<style>body{font:13px/1.4 system-ui,sans-serif}</style>"
+_FILL = "<style>iframe{border:0;width:100%;height:100vh;display:block}</style>"
+_DARK_PAGE = (
+    "<style>[data-jp-theme-light=false] .ipy-sandbox-frame,.vscode-dark .ipy-sandbox-frame{color-scheme:dark}</style>"
 )
-_UNPACK = (
-    '<script>(async()=>{const b=Uint8Array.from(atob("%s"),c=>c.charCodeAt(0));'
-    'const s=new Blob([b]).stream().pipeThrough(new DecompressionStream("gzip"));'
-    "const t=await new Response(s).text();document.open();document.write(t);document.close()})()</script>"
-)
+
+_LOCK = """<script>(async packed => {
+const bind = f => Function.prototype.call.bind(f), has = bind(String.prototype.includes);
+const lower = bind(String.prototype.toLowerCase), parse = bind(DOMParser.prototype.parseFromString);
+for (const name of ["RTCPeerConnection", "webkitRTCPeerConnection", "XSLTProcessor"]) delete window[name];
+DOMParser.prototype.parseFromString = function (text, type) {
+  if (type !== "text/html") throw new TypeError("No XML in this frame");
+  return parse(this, text, type);
+};
+let page = null;
+window.trustedTypes?.createPolicy("default", {
+  createHTML: (text, type, sink) => {
+    sink = lower(sink);
+    if (has(sink, "document write")) return text === page ? text : "";
+    return has(sink, "srcdoc") || has(lower(text), "<iframe") ? "" : text;
+  },
+  createScript: text => text,
+  createScriptURL: text => text,
+});
+if (!packed) return;
+const bytes = Uint8Array.from(atob(packed), c => c.charCodeAt(0));
+const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+page = await new Response(stream).text();
+document.open(); document.write(page); document.close();
+page = null;
+})("PACKED")</script>"""
 
 
 def frame(html: str, *, hosts: Sequence[str] = (), height: int | None = None) -> str:
-    """`html` in a frame that cannot reach the page, `height` pixels high (None: guessed) and resizable."""
-    page = _HEAD + _LOOK + html
+    """`html` in a frame that cannot reach the page.
+
+    Arguments:
+        hosts: origins (`https://cdn.example.org`) that the frame may load from.
+        height: pixels; None means guessed from the content. The reader can drag it larger.
+    """
+    html = _without_frames(html)
+    page = _HEAD + _THEME + _LOOK + html
     if len(page) > _COMPRESS_ABOVE:
-        page = _HEAD + _UNPACK % base64.b64encode(gzip.compress(page.encode(errors="replace"), mtime=0)).decode()
-    outer = _HEAD + _policy(hosts) + _FILL + _iframe(page, "")
-    style = "width:100%;height:100%;border:0;display:block"
+        packed = base64.b64encode(gzip.compress(page.encode(errors="replace"), mtime=0)).decode()
+        page = _HEAD + _THEME + _LOCK.replace("PACKED", packed)
+    else:
+        page = _HEAD + _LOCK.replace("PACKED", "") + _THEME + _LOOK + html
+    outer = _HEAD + _policy(hosts) + _THEME + _FILL + _iframe(page, "")
     box = f"resize:vertical;overflow:hidden;height:{height or guess_height(html)}px"
-    return f'<div style="{box}">{_iframe(outer, style)}</div>'
+    look = ' class="ipy-sandbox-frame" style="width:100%;height:100%;border:0;display:block"'
+    return f'{_DARK_PAGE}<div style="{box}">{_iframe(outer, look)}</div>'
 
 
-def _iframe(srcdoc: str, style: str) -> str:
-    style = f' style="{style}"' if style else ""
-    return f'<iframe sandbox="{_SANDBOX}" referrerpolicy="no-referrer"{style} srcdoc="{escape(srcdoc)}"></iframe>'
+def _without_frames(html: str) -> str:
+    """A page that is all in one `srcdoc` (folium), taken out; other frames are no frames any more."""
+    inner = re.search(r"<iframe\b[^>]*?\ssrcdoc=\"([^\"]*)\"", html, re.IGNORECASE)
+    if inner and not re.search(r"<script\b", html, re.IGNORECASE):
+        html = unescape(inner[1])
+    return re.sub(r"<(/?)iframe", r"<\1x-iframe", html, flags=re.IGNORECASE)
+
+
+def _iframe(srcdoc: str, look: str) -> str:
+    return f'<iframe sandbox="allow-scripts" referrerpolicy="no-referrer"{look} srcdoc="{escape(srcdoc)}"></iframe>'
 
 
 def _policy(hosts: Sequence[str]) -> str:
@@ -52,11 +94,14 @@ def _policy(hosts: Sequence[str]) -> str:
         "img-src": f"data: blob: {named}",
         "font-src": f"data: {named}",
         "media-src": f"data: blob: {named}",
-        "connect-src": f"data: blob: {named}",
+        # Neither data: nor blob:, which would parse documents past the lock.
+        "connect-src": named or "'none'",
         "worker-src": "blob:",
         "frame-src": "'none'",
         "form-action": "'none'",
         "base-uri": "'none'",
+        "require-trusted-types-for": "'script'",
+        "trusted-types": "default",
     }
     content = "; ".join(f"{name} {value.strip()}" for name, value in rules.items())
     return f'<meta http-equiv="Content-Security-Policy" content="{escape(content)}">'

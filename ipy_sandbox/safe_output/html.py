@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from .css import safe_style, table_sheet
 from .frame import frame
 from .latex import disarm_latex
+from .text import encodable
 
 _TAGS = set(
     """a abbr b blockquote br caption cite code col colgroup dd del details dfn div dl dt em figcaption figure h1 h2 h3
@@ -40,6 +41,7 @@ def safe_html(html: str, *, hosts: Sequence[str] = ()) -> str:
     Arguments:
         hosts: origins (`https://cdn.example.org`) that the frame may load from; the reader's own choice.
     """
+    html = encodable(html)
     sheets = [table_sheet(css) for css in _STYLE_TAG.findall(html)]
     plain = html if None in sheets else _STYLE_TAG.sub("", html)
     if _NEEDS_FRAME.search(plain) or len(html) > _INLINE_LIMIT:

@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from .html import clean_html
+from .text import encodable
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -21,7 +22,7 @@ _MATH = re.compile(
 
 def safe_markdown(source: str) -> str:
     """`source` (CommonMark, tables, strike-through, formulas) as sanitised HTML; HTML in it is shown as text."""
-    return clean_html(_parser().render(source))
+    return clean_html(_parser().render(encodable(source)))
 
 
 @functools.cache

@@ -34,7 +34,7 @@ from .html import safe_html
 from .latex import safe_latex
 from .markdown import safe_markdown
 from .plotly import PlotlyLibrary
-from .text import safe_text
+from .text import encodable, safe_text
 
 LIMIT = 20_000_000
 """Characters that one type of an output may have."""
@@ -89,7 +89,8 @@ class OutputPolicy:
             value = "".join(str(line) for line in value)
         if mime == "text/plain":
             return {mime: _cut(safe_text(str(value)))}
-        size = len(value) if isinstance(value, str) else len(_as_json(value))
+        value = encodable(value) if isinstance(value, str) else _encodable_json(value)
+        size = len(value) if isinstance(value, str) else len(json.dumps(value))
         if size > self.limit:
             raise _Refused(f"{_megabytes(size)}, over the limit of {_megabytes(self.limit)}")
         if mime in _CHARTS:
@@ -162,9 +163,9 @@ def _svg(source: str) -> str:
     return f'<img src="data:image/svg+xml;base64,{encoded}" style="max-width:100%">'
 
 
-def _as_json(value: Any) -> str:
+def _encodable_json(value: Any) -> Any:
     try:
-        return json.dumps(value, allow_nan=False)
+        return json.loads(encodable(json.dumps(value, allow_nan=False, ensure_ascii=False)))
     except (TypeError, ValueError, RecursionError):
         raise _Refused("not JSON") from None
 

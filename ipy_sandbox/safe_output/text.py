@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _C1 = dict.fromkeys(range(0x80, 0xA0)) | {
     0x90: "\x1bP", 0x98: "\x1bX", 0x9B: "\x1b[", 0x9C: "\x1b\\", 0x9D: "\x1b]", 0x9E: "\x1b^", 0x9F: "\x1b_",
 }  # fmt: skip
@@ -25,6 +26,11 @@ _LONGEST_PARTIAL = 64
 _RESET = "\x1b[0m"
 
 
+def encodable(text: str) -> str:
+    """`text` with U+FFFD for lone surrogates, which JSON can bring and no message can carry."""
+    return _SURROGATE.sub("\ufffd", text)
+
+
 class TextFilter:
     """Cleans text that comes in chunks; a sequence cut by the end of a chunk is recognised in the next one.
 
@@ -39,7 +45,7 @@ class TextFilter:
 
     def feed(self, text: str) -> str:
         """The part of `text` that may be shown now."""
-        text = self._rest + text.translate(_C1)
+        text = self._rest + encodable(text).translate(_C1)
         self._rest = ""
         shown: list[str] = []
         at = 0
