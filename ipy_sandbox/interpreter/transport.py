@@ -16,46 +16,19 @@ So the `proxy` extra brings httpx-aiohttp; without it everything works on plain 
 
 from __future__ import annotations
 
-import functools
 import http.cookiejar
-import ssl
-import urllib.request
-from typing import Any
 
 import httpx
 
-# A model may think for long; connections are reused for as long as servers usually keep them.
-_KEEPALIVE = 30.0
+from ..transport import KEEPALIVE, fast_transport, ssl_context
 
 
 def make_client(*, connect_timeout: float, idle_timeout: float) -> httpx.AsyncClient:
     """A client without limits, cookies or redirects, whose read timeout is the time between two pieces of an answer."""
     timeout = httpx.Timeout(idle_timeout, connect=connect_timeout, pool=None)
-    # The environment's proxies only work with httpx's own transport.
-    transport = None if urllib.request.getproxies() else _aiohttp_transport()
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_KEEPALIVE)
-    client = httpx.AsyncClient(timeout=timeout, transport=transport, limits=limits, verify=_ssl_context())
+    # A model may think for long; connections are reused for as long as servers usually keep them.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEPALIVE)
+    client = httpx.AsyncClient(timeout=timeout, transport=fast_transport(), limits=limits, verify=ssl_context())
     # One server's cookie must not travel with another user's request.
     client.cookies.jar.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=[]))
     return client
-
-
-@functools.cache
-def _ssl_context() -> ssl.SSLContext:
-    # Reading the certificates takes longer than many a request.
-    return httpx.create_ssl_context()
-
-
-def _aiohttp_transport() -> httpx.AsyncBaseTransport | None:
-    try:
-        import aiohttp
-        import httpx_aiohttp
-    except ImportError:
-        return None
-
-    def session() -> Any:
-        # The transport's own session would stop at 100 connections and keep cookies.
-        connector = aiohttp.TCPConnector(limit=0, ssl=_ssl_context(), keepalive_timeout=_KEEPALIVE)
-        return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
-
-    return httpx_aiohttp.AiohttpTransport(client=session, verify=_ssl_context())

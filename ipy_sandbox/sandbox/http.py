@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import random
 import re
-import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -31,6 +29,7 @@ from ..errors import (
     RateLimitError,
     SandboxError,
 )
+from ..transport import fast_transport, ssl_context
 from .frames import STREAM_CAP, Frames, MiB, one_line
 
 BODY_CAP = 64 * MiB
@@ -46,13 +45,6 @@ _PUBLIC_HEADERS = {"host", "accept", "accept-encoding", "connection", "user-agen
 _BAD_SECRET = "{} cannot be asked: its key or token has a character that no HTTP header can hold."
 _BAD_URL = "{} cannot be asked: its base URL is wrong. Give it as https://host."
 _SECRET_PARAMETER = re.compile(r"sign|token|key|secret|auth", re.IGNORECASE)
-
-
-@functools.cache
-def ssl_context() -> ssl.SSLContext:
-    """The context of all clients of this process."""
-    # Loading the certificates takes longer than a whole request; providers are opened for each call.
-    return httpx.create_ssl_context()
 
 
 class HTTPClient:
@@ -98,7 +90,7 @@ class HTTPClient:
             AuthenticationError, RateLimitError, ProviderError, ConfigurationError.
         """
         if self._client is None:
-            self._client = self._make_client(httpx.Limits())
+            self._client = self._make_client()
         repeat = method in _IDEMPOTENT if idempotent is None else idempotent
         built = self._build(self._client, method, url, timeout=timeout or _TIMEOUT, **request)
         for attempt in range(1, ATTEMPTS + 1):
@@ -158,7 +150,7 @@ class HTTPClient:
         """
         if self._stream_client is None:
             # No kept connections: one that the server has just closed would leave open whether the run was started.
-            self._stream_client = self._make_client(httpx.Limits(max_keepalive_connections=0))
+            self._stream_client = self._make_client(reuse=False)
         timeout = httpx.Timeout(None, connect=10, write=60)
         built = self._build(self._stream_client, method, url, timeout=timeout, **request)
         built.headers["Connection"] = "close"
@@ -194,11 +186,17 @@ class HTTPClient:
             await asyncio.sleep(wait)
         raise self._error(request, None, error, sandbox_id)
 
-    def _make_client(self, limits: httpx.Limits) -> httpx.AsyncClient:
+    def _make_client(self, *, reuse: bool = True) -> httpx.AsyncClient:
         headers = {"User-Agent": f"ipy-sandbox/{__version__}", "Accept": "application/json"}
         reason = ""
         try:
-            return httpx.AsyncClient(verify=ssl_context(), headers=headers, timeout=_TIMEOUT, limits=limits)
+            return httpx.AsyncClient(
+                verify=ssl_context(),
+                headers=headers,
+                timeout=_TIMEOUT,
+                limits=httpx.Limits(max_keepalive_connections=None if reuse else 0),
+                transport=fast_transport(reuse=reuse),
+            )
         except (ImportError, ValueError, httpx.InvalidURL) as error:
             reason = one_line(error)
         raise ConfigurationError(f"The proxy settings of the environment cannot be used: {reason}.")

@@ -34,9 +34,9 @@ KEY = "sk-very-secret"
 def which_transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything holds on the fast transport and without it."""
     if request.param == "httpx":
-        monkeypatch.setattr(transport, "_aiohttp_transport", lambda: None)
+        monkeypatch.setattr(transport, "fast_transport", lambda: None)
     else:
-        assert transport._aiohttp_transport() is not None
+        assert transport.fast_transport() is not None
 
 
 @pytest.fixture(autouse=True)
