@@ -191,7 +191,8 @@ class E2BProvider:
         response = await self._sandbox_api("GET", handle.id)
         with _understanding("a sandbox"):
             info = _info(response.json())
-        with contextlib.suppress(ProviderError, RateLimitError), _understanding("memory"):
+        # A sandbox that has just started has no metrics yet.
+        with contextlib.suppress(SandboxError), _understanding("memory"):
             metrics = (await self._sandbox_api("GET", handle.id, "/metrics")).json()
             info.memory_bytes = int(metrics[-1]["memUsed"])
         return info
@@ -235,13 +236,14 @@ class E2BProvider:
         if not isinstance(failure, (ProviderError, OutputTruncatedError, SandboxBusyError)):
             return failure
         try:
-            info = await self.info(handle)
+            response = await self._sandbox_api("GET", handle.id)
+            paused = response.json().get("state") == "paused"
         except SandboxLostError as lost:
             self._code.forget(handle)
             return lost
-        except SandboxError:
+        except (SandboxError, ValueError, AttributeError):
             return failure
-        if info.state == "paused":
+        if paused:
             return ProviderError(
                 f"The e2b sandbox {handle.id} is paused: connect to its id to resume it.",
                 provider=self.name,

@@ -179,6 +179,8 @@ class CodeInterpreter:
                 with running.on_stop(frames.stop):
                     async for event in answer.events():
                         ended = answer.ended
+                        if answer.kernel_lost:
+                            kernel.prepared = False
                         yield event
         finally:
             if not ended:

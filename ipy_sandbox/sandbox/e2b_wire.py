@@ -44,7 +44,10 @@ class KernelRestarted(Exception):
 
 
 class Answer:
-    """The answer to one run, as events; `ended` tells whether the server said that the run is over.
+    """The answer to one run, as events.
+
+    `ended` tells whether the server said that the run is over, `kernel_lost` whether it lost its line to the kernel,
+    which may be a fresh one after that.
 
     Arguments:
         secrets: texts that must not show in errors.
@@ -53,6 +56,7 @@ class Answer:
 
     def __init__(self, frames: Frames, secrets: Collection[str], unstarted: float) -> None:
         self.ended = False
+        self.kernel_lost = False
         self._frames = frames
         self._secrets = secrets
         self._unstarted = unstarted
@@ -83,10 +87,14 @@ class Answer:
         elif kind == "keepalive":
             if not self._started and time.monotonic() - self._began > self._unstarted:
                 raise Unstarted
-        elif message.get("name") == "ContextRestarting":
+        elif kind == "error" and message.get("name") == "ContextRestarting":
             raise KernelRestarted
         elif kind is not None:
             self._started = True
+            self.kernel_lost |= kind == "error" and message.get("name") in (
+                "UnexpectedEndOfExecution",
+                "WebSocketError",
+            )
         if self._frames.truncated and kind in ("stdout", "stderr", "result"):
             return []
         return events(message, self._secrets)

@@ -142,9 +142,12 @@ def cut_text(frame: bytes, key: str = "text") -> str | None:
     if match is None:
         return None
     text = frame[match.end() :].decode("utf-8", "ignore")
-    end = re.match(r'(?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*', text)
-    assert end is not None
-    return str(json.loads(f'"{end[0]}"', strict=False))
+    whole = re.match(r'[^"\\]*(?:\\(?:u[0-9a-fA-F]{4}|[^u])[^"\\]*)*', text)
+    assert whole is not None
+    try:
+        return str(json.loads(f'"{whole[0]}"', strict=False))
+    except ValueError:
+        return None
 
 
 def one_line(error: BaseException | None) -> str:

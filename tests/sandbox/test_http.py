@@ -219,6 +219,7 @@ async def test_beyond_the_cap_small_frames_pass_and_the_long_one_shows_its_begin
         (b'{"text":"done", "x": "y', "done"),
         ('{"text":"é'.encode()[:-1], ""),
         (b'{"other": 1', None),
+        (rb'{"text":"no \x escape', None),
     ],
 )
 def test_cut_text_reads_what_is_whole(frame: bytes, text: str | None) -> None:
