@@ -5,13 +5,14 @@ from __future__ import annotations
 import atexit
 from typing import TYPE_CHECKING, Any
 
+from .ai import AIMagics
 from .sandbox import SandboxMagics
 from .transforms import hoist_cell_magic
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-_installed: dict[int, SandboxMagics] = {}
+_installed: dict[int, tuple[SandboxMagics, AIMagics]] = {}
 """By shell: tests and embedded shells have several in one process."""
 
 
@@ -20,30 +21,32 @@ def load(shell: InteractiveShell) -> None:
     if id(shell) in _installed:
         return
     magics = SandboxMagics(shell)
-    shell.register_magics(magics)
+    ai = AIMagics(shell, magics)
+    shell.register_magics(magics, ai)
     # First of all: `hoist_cell_magic` must see what the user wrote.
     shell.input_transformers_cleanup[:0] = [hoist_cell_magic, magics.whole_notebook]
     shell.events.register("post_run_cell", magics.after_cell)
     shell.push({"Err": magics.errors}, interactive=False)
     atexit.register(magics.at_exit)
-    _installed[id(shell)] = magics
+    _installed[id(shell)] = (magics, ai)
 
 
 def unload(shell: InteractiveShell) -> None:
     """Take everything back and delete the sandboxes."""
-    magics = _installed.pop(id(shell), None)
-    if magics is None:
+    if id(shell) not in _installed:
         return
+    magics, ai = _installed.pop(id(shell))
     atexit.unregister(magics.at_exit)
     shell.drop_by_id({"Err": magics.errors})
     shell.events.unregister("post_run_cell", magics.after_cell)
     shell.input_transformers_cleanup.remove(hoist_cell_magic)
     shell.input_transformers_cleanup.remove(magics.whole_notebook)
-    _unregister(shell, magics)
+    for registered in (magics, ai):
+        _unregister(shell, registered)
     magics.close()
 
 
-def _unregister(shell: Any, magics: SandboxMagics) -> None:
+def _unregister(shell: Any, magics: Any) -> None:
     # IPython has no way back from register_magics.
     for kind, table in magics.magics.items():
         registered = shell.magics_manager.magics[kind]

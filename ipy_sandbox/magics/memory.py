@@ -38,6 +38,11 @@ class ErrorMemory(dict[int, CellError]):
             del self[min(self)]
 
 
+def without_colours(text: str) -> str:
+    """`text` without its colours (SGR sequences)."""
+    return _COLOUR.sub("", text)
+
+
 def _text(error: BaseException) -> str:
     if isinstance(error, UsageError):
         return f"UsageError: {error}"
@@ -45,4 +50,4 @@ def _text(error: BaseException) -> str:
         lines = error._render_traceback_()
     else:
         lines = "".join(traceback.format_exception(error)).splitlines()
-    return _COLOUR.sub("", "\n".join(lines))
+    return without_colours("\n".join(lines))

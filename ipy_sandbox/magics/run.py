@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..background import BACKGROUND
-from ..errors import SandboxError
+from ..errors import SandboxError, SandboxLostError
 from ..models import CodeExecutionResult, Display, End, Event, ExecutionError, ResultBuilder, Stderr, Stdout
 from ..sandbox.session import Session
 from .bridge import Outcome, pump, wait
@@ -142,18 +142,10 @@ class CellRunner:
         status = Status(self._shell, f"starting a sandbox ({target.provider})", self._settings.progress_after)
         lost = session.lost
         try:
-            handle = wait(session.astart(), status.idle)
+            wait(session.astart(), status.idle)
         finally:
             status.hide()
-        line = (
-            f"Session {target.name}: sandbox {handle.id} ({target.provider}) started in {status.seconds:.1f} s, "
-            f"ends {session.options.timeout:g} s after its last use"
-        )
-        if lost is not None:
-            line += f"; variables and files of {lost.sandbox_id or 'the one before'} are gone"
-        if target.policy.trusted:
-            line += "; its output is TRUSTED and can do all that you can here"
-        show_line(self._shell, line + ".")
+        show_line(self._shell, started_line(target, lost, status.seconds))
 
     def run(
         self, target: NotebookSession, code: str, *, timeout: float | None = None, quiet: bool = False
@@ -195,6 +187,22 @@ class CellRunner:
         if self.footer is not None:
             show_line(self._shell, self.footer)
             self.footer = None
+
+
+def started_line(target: NotebookSession, lost: SandboxLostError | None, seconds: float | None = None) -> str:
+    """What to say of a sandbox that was just made; `lost` is why the one before is gone."""
+    session = target.session
+    sandbox = f"sandbox {session.handle.id} " if session.handle else ""
+    took = "" if seconds is None else f" in {seconds:.1f} s"
+    line = (
+        f"Session {target.name}: {sandbox}({target.provider}) started{took}, "
+        f"ends {session.options.timeout:g} s after its last use"
+    )
+    if lost is not None:
+        line += f"; variables and files of {lost.sandbox_id or 'the one before'} are gone"
+    if target.policy.trusted:
+        line += "; its output is TRUSTED and can do all that you can here"
+    return line + "."
 
 
 def _problem(outcome: Outcome, error: ExecutionError | None) -> BaseException | None:

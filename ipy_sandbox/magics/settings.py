@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Mapping
 
-from traitlets import Bool, Float, HasTraits, Integer, List, TraitError, TraitType, Unicode
+from traitlets import Bool, Dict, Float, HasTraits, Integer, List, TraitError, TraitType, Unicode
 from traitlets.config import Config
 
 
@@ -56,9 +56,31 @@ class Settings(HasTraits):
     )
 
 
-def setting_traits() -> dict[str, TraitType]:  # type: ignore[type-arg]
+class AISettings(HasTraits):
+    """The traits of `AIMagics`."""
+
+    model = Unicode(
+        None,
+        allow_none=True,
+        help="Model of %%ai, as provider/name. None: what the server at the base URL offers first, else the first "
+        "provider whose key is set, else a model server on this machine.",
+    ).tag(config=True)
+    base_url = Unicode(
+        None, allow_none=True, help="Address of an OpenAI-compatible server; None: OPENAI_BASE_URL or the provider's."
+    ).tag(config=True)
+    max_turns = Integer(30, help="Calls of the model that one question may take.").tag(config=True)
+    max_history = Integer(
+        None, allow_none=True, help="Earlier questions of a conversation that the model is told again; None: all."
+    ).tag(config=True)
+    prices = Dict(
+        key_trait=Unicode(),
+        help="Price per million tokens by model, as (input, output), for the line below an answer.",
+    ).tag(config=True)
+
+
+def setting_traits(settings: type[HasTraits] = Settings) -> dict[str, TraitType]:  # type: ignore[type-arg]
     """The settings by name."""
-    return Settings.class_traits(config=True)
+    return settings.class_traits(config=True)
 
 
 def environment_variable(name: str) -> str:
@@ -66,14 +88,18 @@ def environment_variable(name: str) -> str:
     return f"IPY_SANDBOX_{name.upper()}"
 
 
-def config_from_environment(environ: Mapping[str, str] = os.environ) -> Config:
-    """The settings that the environment makes, as traitlets configuration."""
+def config_from_environment(
+    section: str = "SandboxMagics",
+    settings: type[HasTraits] = Settings,
+    environ: Mapping[str, str] = os.environ,
+) -> Config:
+    """The settings that the environment makes, as traitlets configuration of `section`."""
     config = Config()
-    for name, trait in setting_traits().items():
+    for name, trait in setting_traits(settings).items():
         variable = environment_variable(name)
         if text := environ.get(variable):
             try:
-                config.SandboxMagics[name] = _parse(trait, text)
+                config[section][name] = _parse(trait, text)
             except (ValueError, TraitError):
                 warnings.warn(f"{variable}={text!r} is ignored: {trait.info()} is needed.", stacklevel=2)
     return config
