@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from ..errors import InvalidRequestError, UpstreamError
@@ -37,7 +37,7 @@ from .responses import ResponsesView
 from .store import MemoryStore, ResponseStore, Stored
 from .turn import API
 from .upstream import Upstream, shared
-from .workspace import Containers, Workspace, borrowed, ephemeral
+from .workspace import Containers, Lease, Workspace, borrowed, ephemeral
 
 T = TypeVar("T")
 View: TypeAlias = ResponsesView | ChatView
@@ -266,20 +266,18 @@ class Interpreter:
             return None
         return await self.stored(request.identity, response_id, param="previous_response_id")
 
-    def _lease(self, request: Request) -> AbstractAsyncContextManager[Session] | None:
+    def _lease(self, request: Request) -> Lease | None:
         """The session the request names, not opened yet; None: it gets one of its own."""
         if request.session is not None:
-            return borrowed(request.session)
+            return partial(borrowed, request.session)
         container = (find_tool(request.body) or {}).get("container")
         if isinstance(container, str):
             key = self._containers.find(self.pool.sessions(request.identity), container)
-            return self.pool.lease(request.identity, key)
+            return partial(self.pool.lease, request.identity, key)
         name = request.session_id or session_id(request.body)
-        return None if name is None else self.pool.lease(request.identity, name)
+        return None if name is None else partial(self.pool.lease, request.identity, name)
 
-    def _job(
-        self, request: Request, api: API, previous: Stored | None, lease: AbstractAsyncContextManager[Session] | None
-    ) -> _Job:
+    def _job(self, request: Request, api: API, previous: Stored | None, lease: Lease | None) -> _Job:
         limits = request.limits or self._limits
         chars, model = limits.client_chars, request.route.model
         view: View
@@ -294,7 +292,9 @@ class Interpreter:
                 always_outputs=self._always_outputs,
             )
         own = lease is None
-        workspace = Workspace(self._containers, lease or ephemeral(self._make_session), self._clean_later, slow_end=own)
+        workspace = Workspace(
+            self._containers, lease or partial(ephemeral, self._make_session), self._clean_later, slow_end=own
+        )
         try:
             conversation = begin(
                 request.body,

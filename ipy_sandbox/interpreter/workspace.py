@@ -10,7 +10,7 @@ import posixpath
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import InvalidRequestError, SandboxError, SandboxLostError
 from ..models import ContainerHandle, Event
@@ -23,6 +23,9 @@ DATA_DIRECTORY = "/mnt/data"
 """Where OpenAI's containers keep files for the user."""
 
 NEW_SANDBOX = "[note: this ran in a new, empty sandbox; variables and files of earlier calls are gone]"
+
+
+Lease: TypeAlias = Callable[[], AbstractAsyncContextManager[Session]]
 
 
 class Containers:
@@ -87,7 +90,7 @@ class Workspace:
     def __init__(
         self,
         containers: Containers,
-        lease: AbstractAsyncContextManager[Session],
+        lease: Lease,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         *,
         slow_end: bool,
@@ -113,7 +116,7 @@ class Workspace:
 
     async def _open(self) -> Session:
         if self._session is None:
-            self._session = await self._stack.enter_async_context(self._lease)
+            self._session = await self._stack.enter_async_context(self._lease())
         return self._session
 
     def prepare(self) -> None:

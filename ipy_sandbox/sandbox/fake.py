@@ -80,7 +80,7 @@ class FakeProvider:
                 async for event in self._play(self.script(code), stop):
                     self._check(handle)
                     yield event
-            except GeneratorExit:
+            except (GeneratorExit, asyncio.CancelledError):
                 self.calls.append(("stopped", handle.id))
                 raise
             yield End()

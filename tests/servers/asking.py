@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,6 +136,12 @@ class Kit:
     def named(self, name: str) -> list[tuple[object, ...]]:
         """The provider's calls of that name."""
         return [call for call in self.provider.calls if call[0] == name]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that happens in the code under test and has no event."""
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0)
 
     async def clean(self) -> bool:
         """Whether no sandbox is left, once the clean-up had its turn."""
