@@ -94,5 +94,5 @@ class AIMagics(Magics, AISettings):
             )
         from .ai_prompt import interpolate
 
-        self.asker.ask(interpolate(prompt, self._shell.user_ns), args)
+        self.asker.ask(interpolate(prompt.strip(), self._shell.user_ns), args)
         return None

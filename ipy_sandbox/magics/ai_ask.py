@@ -161,9 +161,9 @@ class Asker:
         return Request("responses", body, route, identity="notebook", session=target.session)
 
     def _footer(self, exchange: Exchange, usage: Usage) -> str:
-        parts = [exchange.model, _count(usage.turns, "turn")]
+        parts = [exchange.model, count(usage.turns, "turn")]
         if usage.runs:
-            parts.append(_count(usage.runs, "run"))
+            parts.append(count(usage.runs, "run"))
         if usage.input_tokens is not None or usage.output_tokens is not None:
             parts.append(f"{usage.input_tokens or 0} + {usage.output_tokens or 0} tokens")
         parts.append(f"{usage.seconds:.1f} s")
@@ -179,5 +179,6 @@ class Asker:
         return float((usage.input_tokens or 0) * per_input + (usage.output_tokens or 0) * per_output) / 1e6
 
 
-def _count(number: int, what: str) -> str:
+def count(number: int, what: str) -> str:
+    """`1 turn`, `2 turns`."""
     return f"{number} {what}{'s' if number != 1 else ''}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 
+from .ai_ask import count
 from .ai_conversation import Exchange, Usage
 from .bridge import wait
 from .frontend import show_line
@@ -120,7 +121,7 @@ def export(ai: Asker, args: argparse.Namespace, path: str) -> None:
         nbformat.write(conversation.to_notebook(), target)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
-    show_line(ai.shell, f"{len(conversation.exchanges)} question(s) with their answers are in {path}.")
+    show_line(ai.shell, f"The conversation ({count(len(conversation.exchanges), 'question')}) is in {path}.")
 
 
 def _short(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..interpreter.calls import (
@@ -39,12 +40,18 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """One execution of the model's code: its printed text goes into the block, its displays stand on their own."""
+    """One execution of the model's code: its printed text goes into the block, its displays stand on their own.
 
-    def __init__(self, block: CodeBlock, target: NotebookSession, publisher: Publisher, record: CellRecord) -> None:
+    Arguments:
+        publish: shows the displays.
+    """
+
+    def __init__(
+        self, block: CodeBlock, target: NotebookSession, publish: Callable[[Display], None], record: CellRecord
+    ) -> None:
         self.dropped: list[str] = []
         self._block = block
-        self._publisher = publisher
+        self._publish = publish
         self._record = record
         self._target = target
         self._begun = time.monotonic()
@@ -90,12 +97,12 @@ class Run:
 
     def _display(self, display: Display) -> None:
         if display.update:
-            self._publisher.publish(display)
+            self._publish(display)
             return
         again = display.display_id is None and bool(self._cleared)
         name = self._cleared.pop(0) if again else display.display_id or f"{id(self)}:{len(self._shown)}"
         self._shown.append(name)
-        self._publisher.publish(dataclasses.replace(display, is_result=False, display_id=name, update=again))
+        self._publish(dataclasses.replace(display, is_result=False, display_id=name, update=again))
 
     def end(self, call: CodeCall) -> None:
         """The call is over: fold the code away and take away what was cleared and not drawn again."""
@@ -103,7 +110,7 @@ class Run:
             self._show(event)
         self.dropped = self._safe.dropped
         for name in self._cleared:
-            self._publisher.publish(Display({"text/plain": "", "text/html": ""}, display_id=name, update=True))
+            self._publish(Display({"text/plain": "", "text/html": ""}, display_id=name, update=True))
         if call.note:
             self._block.add_output(f"{call.note.strip('[]')}\n")
         self._block.end(_summary(call, time.monotonic() - self._begun), folded=True)
@@ -139,6 +146,7 @@ class AnswerView:
         self._text_slot: tuple[int, int] | None = None
         self._code: dict[str, CodeBlock] = {}
         self._runs: dict[str, Run] = {}
+        self._held: list[Display] = []
         self._begun = time.monotonic()
         self._had_sandbox = target.session.handle is not None
         self._lost = target.session.lost
@@ -219,7 +227,9 @@ class AnswerView:
         self._exchange.usage.runs += 1
         record = self._target.record.begin(call.code or "")
         self._exchange.parts.append(record)
-        self._runs[call.id] = Run(block, self._target, self._publisher, record)
+        # Where the block is shown only when complete, its charts wait for it.
+        publish = self._publisher.publish if self._live or not in_kernel(self._shell) else self._held.append
+        self._runs[call.id] = Run(block, self._target, publish, record)
         block.run(call.code or "")
 
     def _announce(self) -> None:
@@ -230,6 +240,7 @@ class AnswerView:
     def _end_call(self, call: CodeCall, block: CodeBlock) -> None:
         if (run := self._runs.pop(call.id, None)) is not None:
             run.end(call)
+            self._release()
             if run.dropped:
                 show_line(self._shell, f"Not shown, since it could act in this page: {', '.join(run.dropped)}.")
         else:
@@ -237,6 +248,11 @@ class AnswerView:
             block.end("not run", folded=True)
         if self._block is block:
             self._block = None
+
+    def _release(self) -> None:
+        for display in self._held:
+            self._publisher.publish(display)
+        self._held.clear()
 
     def _end(self, event: LoopEnded) -> None:
         usage = self._exchange.usage
@@ -260,6 +276,7 @@ class AnswerView:
         for name, block in self._code.items():
             if name in self._runs or block.state == "writing":
                 block.end("stopped", folded=False)
+        self._release()
         self._publisher.finish()
         self._exchange.usage.seconds = time.monotonic() - self._begun
         return self._exchange.usage

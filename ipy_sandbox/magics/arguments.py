@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import keyword
 import shlex
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -41,6 +42,18 @@ class MagicParser(argparse.ArgumentParser):
     def option_strings(self) -> list[str]:
         """All options, sorted."""
         return sorted(self._option_string_actions)
+
+
+def variable_name(text: str) -> str:
+    """An argument that names a variable."""
+    if not text.isidentifier() or keyword.iskeyword(text):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be the name of a variable")
+    return text
+
+
+def variable_names(text: str) -> list[str]:
+    """An argument that names variables, separated by commas."""
+    return [variable_name(name.strip()) for name in text.split(",") if name.strip()]
 
 
 def split(line: str) -> list[str]:

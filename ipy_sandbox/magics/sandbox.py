@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, no_var_expand, output_can_be_silenced
 
-from .arguments import MagicParser, split, split_options
+from .arguments import MagicParser, split, split_options, variable_name, variable_names
 from .memory import ErrorMemory
 from .problems import shows_errors
 from .settings import Settings, config_from_environment
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 
     from .output import RemoteValue
     from .run import CellOutcome, CellRunner
-    from .sessions import Sessions
+    from .sessions import NotebookSession, Sessions
+    from .transfer import Transfer
 
 EXAMPLES = """
 examples:
   %%sandbox                        run the lines below in the current session
   %%sandbox -s gpu -p e2b          ... in the session "gpu" on e2b, made if there is none
   %%sandbox --timeout 10           ... for at most 10 seconds
+  %%sandbox -i df -o result        ... with df from here, and result back
   %sandbox 1 + 1                   run one line
   total = %sandbox sum(range(9))   ... and keep what it shows
 """
@@ -41,8 +43,21 @@ def sandbox_parser(prog: str = "%%sandbox") -> MagicParser:
     add("-s", "--session", metavar="NAME", help="the session to run in, made if there is none (default: the current)")
     add("-p", "--provider", metavar="NAME", help="provider of a new session: local, e2b or opensandbox")
     add("--timeout", type=float, metavar="SECONDS", help="stop the code after so long")
-    add("--result", metavar="NAME", help="keep the CodeExecutionResult in a variable, of a failed cell too")
+    add(
+        "--result",
+        type=variable_name,
+        metavar="NAME",
+        help="keep the CodeExecutionResult in a variable, of a failed cell too",
+    )
+    add("-i", "--input", type=variable_names, metavar="A,B", help="variables to set in the sandbox before")
+    add("-o", "--output", type=variable_names, metavar="A,B", help="variables to get from the sandbox afterwards")
     add("-q", "--quiet", action="store_true", help="show no output")
+    add(
+        "--bg",
+        type=variable_name,
+        metavar="NAME",
+        help="run in the background: NAME becomes a handle with .done, .result() and .stop()",
+    )
     add("--keep", action="store_true", help="do not delete the sandbox when the kernel ends")
     return parser
 
@@ -73,6 +88,13 @@ class SandboxMagics(Magics, Settings):
 
         return CellRunner(self._shell, self)
 
+    @functools.cached_property
+    def transfer(self) -> Transfer:
+        """Moves variables and files."""
+        from .transfer import Transfer
+
+        return Transfer(self._shell, self.runner, self)
+
     @no_var_expand
     @output_can_be_silenced
     @line_cell_magic
@@ -98,18 +120,39 @@ class SandboxMagics(Magics, Settings):
                 "There is no code: write `%sandbox 1 + 1`, or `%%sandbox` with code on the lines below it "
                 "(all options: `%sandbox --help`)."
             )
+        if args.bg is not None:
+            self._run_in_background(args, code)
+            return None
         outcome = self._run(args, code)
         if outcome.problem is not None:
             raise outcome.problem
         return outcome.value
 
-    def _run(self, args: argparse.Namespace, code: str) -> CellOutcome:
+    def _target(self, args: argparse.Namespace) -> NotebookSession:
         target = self.sessions.get(args.session, args.provider)
         target.keep = target.keep or args.keep
-        timeout = args.timeout if args.timeout is not None else self.timeout
-        outcome = self.runner.run(target, code, timeout=timeout, quiet=args.quiet)
+        return target
+
+    def _limit(self, args: argparse.Namespace) -> float | None:
+        return self.timeout if args.timeout is None else args.timeout
+
+    def _run_in_background(self, args: argparse.Namespace, code: str) -> None:
+        from .jobs import Job
+
+        if args.output or args.result:
+            raise UsageError("--bg does not go with -o or --result: use its .result(), and %sandbox_session pull.")
+        job = Job(self._shell, args.bg, self._target(args), code, self._limit(args))
+        self._shell.push({args.bg: job})
+
+    def _run(self, args: argparse.Namespace, code: str) -> CellOutcome:
+        target = self._target(args)
+        if args.input:
+            self.transfer.push(target, args.input)
+        outcome = self.runner.run(target, code, timeout=self._limit(args), quiet=args.quiet)
         if args.result:
             self._shell.push({args.result: outcome.result})
+        if args.output and outcome.problem is None:
+            self.transfer.pull(target, args.output)
         return outcome
 
     @no_var_expand

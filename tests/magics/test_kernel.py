@@ -177,3 +177,46 @@ class TestErrors:
         assert shared.run("%%sandbox\n1 +").reply["ename"] == "SyntaxError"
         assert shared.run("%%sandbox\nimport os; os._exit(3)").reply["ename"] in ("KernelDiedError", "SandboxLostError")
         assert shared.ok("%sandbox 1 + 1").value == "2"
+
+
+class TestBackground:
+    def test_a_job_shows_in_its_own_cell_only(self, shared: Kernel) -> None:
+        start = shared.send("%%sandbox --bg job\nimport time\nfor i in range(3): time.sleep(.3); print(i)")
+        assert shared.wait(start).status == "ok"
+        others = [shared.ok(f"import time; time.sleep(.4); print('cell {n}')") for n in range(2)]
+        assert shared.ok("print(repr(job.result().stdout), job.done, repr(job.stdout))").stream() == (
+            "'0\\n1\\n2\\n' True '0\\n1\\n2\\n'\n"
+        )
+        shared.ok("None")
+        for n, cell in enumerate(others):
+            assert cell.stream() == f"cell {n}\n"
+        mine = shared._cells[start].contents("display_data")[-1]
+        updates = [
+            content
+            for cell in shared._cells.values()
+            for content in cell.contents("update_display_data")
+            if content["transient"] == mine["transient"]
+        ]
+        assert re.match(r"Job job: done \d\.\d s · default\n0\n1\n2\n", updates[-1]["data"]["text/plain"])
+        assert mine["data"]["text/plain"].startswith("Job job: running")
+
+    def test_a_job_fails_stops_and_can_be_awaited(self, shared: Kernel) -> None:
+        shared.ok("%%sandbox --bg bad\n1/0")
+        assert shared.run("bad.result()").reply["ename"] == "ZeroDivisionError"
+        assert shared.run("await bad").reply["ename"] == "ZeroDivisionError"
+        shared.ok("%%sandbox --bg endless\nimport time\nwhile True: time.sleep(.1)")
+        shared.ok("%%sandbox --bg queued\nprint('never')")
+        assert shared.run("endless.result(timeout=0.2)").reply["ename"] == "TimeoutError"
+        shared.ok("queued.stop(); endless.stop()")
+        assert shared.run("endless.result()").reply["ename"] == "SandboxInterrupted"
+        assert shared.run("queued.result()").reply["ename"] == "SandboxInterrupted"
+        assert shared.ok("%sandbox 1 + 1").value == "2"
+
+    @pytest.mark.parametrize("waiting", ["job.result()", "await job"])
+    def test_stop_ends_the_waiting_not_the_job(self, shared: Kernel, waiting: str) -> None:
+        shared.ok("%%sandbox --bg job\nimport time\nwhile True: time.sleep(.1)")
+        cell = shared.send(f"print('begun', flush=True)\n{waiting}")
+        shared.wait_for_text(cell, "begun")
+        shared.interrupt()
+        assert shared.wait(cell, timeout=20).status == "error"
+        assert shared.ok("done = job.done; job.stop(); done").value == "False"
