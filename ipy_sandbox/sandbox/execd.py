@@ -41,6 +41,8 @@ BUSY_PATIENCE = 5.0
 """Seconds in which code that was just stopped has to make room."""
 NO_IPYTHON = "ipy-sandbox: this kernel is not IPython"
 PRELUDE = f"{prelude('execute_result')}\ntry:\n    get_ipython\nexcept NameError:\n    print({NO_IPYTHON!r})\n"
+OWN_404 = {"CONTEXT_NOT_FOUND", "FILE_NOT_FOUND"}
+"""What execd itself does not find; any other 404 is of somebody on the way to it."""
 REFUSALS = {400, 404, 405, 422, 500}
 
 ErrorT = TypeVar("ErrorT", bound=SandboxError)
@@ -232,7 +234,7 @@ class Execd:
             self.handle.context = None
             return self._error(
                 KernelDiedError,
-                "has lost the kernel it had: variables are lost, files are kept, and this code was not run; run it again",
+                "has lost its kernel: variables are lost, files are kept, and this code was not run: run it again",
             )
         return self._error(ProviderError, f"did not run the code ({status}: {message})", status=status)
 
@@ -299,15 +301,15 @@ class Execd:
             ("metadata", ("metadata", metadata, "application/json")),
             ("file", ("file", data, "application/octet-stream")),
         ]
-        await self._file("POST", "/files/upload", path, files=parts, timeout=httpx.Timeout(60, read=300))
+        await self._file("write", "POST", "/files/upload", path, files=parts, timeout=httpx.Timeout(60, read=300))
 
     async def download(self, path: str) -> bytes:
         """Read a file."""
-        return (await self._file("GET", "/files/download", path, params={"path": path})).content
+        return (await self._file("read", "GET", "/files/download", path, params={"path": path})).content
 
     async def list_files(self, path: str) -> list[FileInfo]:
         """The entries of a directory, sorted by path."""
-        entries = (await self._file("GET", "/directories/list", path, params={"path": path})).json()
+        entries = (await self._file("list", "GET", "/directories/list", path, params={"path": path})).json()
         found = [
             FileInfo(
                 path=entry["path"],
@@ -319,30 +321,33 @@ class Execd:
         ]
         return sorted(found, key=lambda file: file.path)
 
-    async def _file(self, method: str, route: str, path: str, **request: Any) -> httpx.Response:
+    async def _file(self, verb: str, method: str, route: str, path: str, **request: Any) -> httpx.Response:
         response = await self._request(method, route, expect=REFUSALS, **request)
         if response.is_success:
             return response
-        if response.status_code == 404 and _code(response) != "FILE_NOT_FOUND":
-            await self._control.check(self.handle)
-        raise self._error(FileTransferError, f"did not {method} {path!r}: {_said(response)}")
+        raise self._error(FileTransferError, f"could not {verb} {path!r}: {_said(response)}")
 
     async def _request(
         self, method: str, route: str, *, expect: Collection[int] = (), **request: Any
     ) -> httpx.Response:
         await self._ensure_endpoint()
         try:
-            return await self._http.request(
-                method,
-                f"{self.handle.endpoint}{route}",
-                expect=expect,
-                headers=self._headers(),
-                sandbox_id=self.handle.id,
-                **request,
-            )
+            response = await self._send(method, route, expect, request)
+        except AuthenticationError:
+            await self._control.locate(self.handle)
+            response = await self._send(method, route, expect, request)
         except ProviderError:
             await self._control.check(self.handle)
             raise
+        if response.status_code == 404 and _code(response) not in OWN_404:
+            await self._control.check(self.handle)
+        return response
+
+    async def _send(self, method: str, route: str, expect: Collection[int], request: dict[str, Any]) -> httpx.Response:
+        url, headers = f"{self.handle.endpoint}{route}", self._headers()
+        return await self._http.request(
+            method, url, expect=expect, headers=headers, sandbox_id=self.handle.id, **request
+        )
 
     async def _ensure_endpoint(self) -> None:
         if self.handle.endpoint is None:

@@ -221,7 +221,7 @@ BUNDLES = {
     "result_jpeg": [{"image/jpeg", "text"}],
 }
 BUSY = "Sandbox s runs other code: wait for its end, interrupt it, or restart the kernel."
-OTHER_KERNEL = "Sandbox s has lost the kernel it had"
+OTHER_KERNEL = "Sandbox s has lost its kernel: variables are lost"
 FAILING: dict[str, tuple[type[Exception], str]] = {
     "after_client_disconnect": (SandboxBusyError, BUSY),
     "busy_second": (SandboxBusyError, BUSY),

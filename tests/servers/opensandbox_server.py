@@ -49,6 +49,13 @@ def go_json(value: object) -> bytes:
     return text.encode("utf-8", "replace")
 
 
+def _parts(body: bytes, boundary: bytes) -> list[tuple[bytes, bytes]]:
+    """Head and content of each part of a multipart body."""
+    between = body.split(b"--" + boundary)[1:-1]
+    heads_and_contents = [part.removeprefix(b"\r\n").split(b"\r\n\r\n", 1) for part in between]
+    return [(head, content.removesuffix(b"\r\n")) for head, content in heads_and_contents]
+
+
 def refuse(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> Response:
     """The servers' error envelope."""
     return JSONResponse({"code": code, "message": message}, status, headers)
@@ -460,15 +467,16 @@ class OpenSandboxServer:
             await context.manager.is_alive()
 
     async def _upload(self, request: Request, box: Box) -> Response:
-        form = await request.form()
-        metadata, file = form["metadata"], form["file"]
-        if isinstance(metadata, str) or isinstance(file, str):
+        boundary = request.headers["content-type"].partition("boundary=")[2]
+        parts = _parts(await request.body(), boundary.strip('"').encode())
+        if len(parts) != 2 or any(b"filename=" not in head for head, _ in parts):
             return refuse(400, "INVALID_FILE_METADATA", "metadata file is missing")
-        target = self._path(box, json.loads(await metadata.read())["path"])
+        (_, metadata), (_, data) = parts
+        target = self._path(box, json.loads(metadata)["path"])
         if target.is_dir():
             return refuse(500, "RUNTIME_ERROR", f"error opening destination file {target}. open: is a directory")
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(await file.read())
+        target.write_bytes(data)
         return Response()
 
     async def _download(self, request: Request, box: Box) -> Response:
