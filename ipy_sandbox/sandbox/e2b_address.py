@@ -37,7 +37,7 @@ def address(api_base: str | None) -> Address:
         ConfigurationError: it cannot be told where the sandboxes of `api_base` are.
     """
     api = api_base or os.environ.get("E2B_API_URL")
-    sandbox = os.environ.get("E2B_SANDBOX_URL") or None
+    sandbox = (os.environ.get("E2B_SANDBOX_URL") or "").rstrip("/") or None
     domain = os.environ.get("E2B_DOMAIN")
     if not api:
         domain = domain or DEFAULT_DOMAIN
@@ -51,7 +51,7 @@ def address(api_base: str | None) -> Address:
         raise ConfigurationError(
             f"Where the sandboxes of {host} are is not known: set E2B_DOMAIN or E2B_SANDBOX_URL.", provider="e2b"
         )
-    return Address(api.rstrip("/"), domain or DEFAULT_DOMAIN, sandbox.rstrip("/") if sandbox else None)
+    return Address(api.rstrip("/"), domain or DEFAULT_DOMAIN, sandbox)
 
 
 def sandbox_url(handle: ContainerHandle, port: int, path: str) -> str:

@@ -8,8 +8,10 @@ arrives too early after a closed connection lies for ever.
         ...run_code("e2b", ...), %%sandbox -p e2b, or the official SDK...
 
 `server.boxes` are the sandboxes; `server.lose(id)`, `server.kill_kernel(id)` and `server.refuse` make trouble.
+Without kernels (`with_kernels=False`) every run is empty.
 """
 
+# ruff: noqa: ASYNC240, RET503
 from __future__ import annotations
 
 import asyncio
@@ -62,6 +64,7 @@ class Box:
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     state: str = "running"
     contexts: dict[str, Context] = field(default_factory=dict)
+    lost: asyncio.Event = field(default_factory=asyncio.Event)
     seen_tokens: list[str | None] = field(default_factory=list)
 
 
@@ -83,6 +86,7 @@ class E2BServer(HTTPServer):
 
     async def __aenter__(self) -> E2BServer:
         self._loop = asyncio.get_running_loop()
+        self.created = asyncio.Event()
         await super().__aenter__()
         return self
 
@@ -94,14 +98,21 @@ class E2BServer(HTTPServer):
 
     def lose(self, sandbox_id: str) -> None:
         """The sandbox is gone, as when its lifetime ended; its connections are cut."""
-        asyncio.run_coroutine_threadsafe(self._end(self.boxes[sandbox_id]), self._loop).result()
+        self._loop.call_soon_threadsafe(self._lose, self.boxes.pop(sandbox_id))
+
+    def _lose(self, box: Box) -> None:
+        box.lost.set()
+        self._keep(asyncio.ensure_future(self._end(box)))
 
     def kill_kernel(self, sandbox_id: str) -> None:
         """The kernel dies, as of too much memory."""
         self.boxes[sandbox_id].contexts["default"].kernel.kill()
 
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._killed.add(task)
+        task.add_done_callback(self._killed.discard)
+
     async def _end(self, box: Box) -> None:
-        self.boxes.pop(box.id, None)
         for context in box.contexts.values():
             await context.kernel.stop()
         shutil.rmtree(box.home, ignore_errors=True)
@@ -152,6 +163,7 @@ class E2BServer(HTTPServer):
         if self._with_kernels:
             box.contexts["default"] = await self._context(box)
         self.boxes[box.id] = box
+        self.created.set()
         return await answer.send(201, _shown(box))
 
     async def _list(self, request: Request, answer: Answer) -> None:
@@ -167,9 +179,7 @@ class E2BServer(HTTPServer):
             case "DELETE", []:
                 # The answer does not wait for the machine to be gone.
                 del self.boxes[box.id]
-                task = asyncio.ensure_future(self._end(box))
-                self._killed.add(task)
-                task.add_done_callback(self._killed.discard)
+                self._lose(box)
                 await answer.send(204)
             case "POST", ["connect"]:
                 box.state = "running"
@@ -201,7 +211,13 @@ class E2BServer(HTTPServer):
         box.seen_tokens.append(request.headers.get("x-access-token"))
         match request.method, request.path.strip("/").split("/"):
             case "POST", ["execute"]:
-                await self._execute(box, request, answer)
+                running = asyncio.ensure_future(self._execute(box, request, answer))
+                lost = asyncio.ensure_future(box.lost.wait())
+                await asyncio.wait({running, lost}, return_when=asyncio.FIRST_COMPLETED)
+                lost.cancel()
+                if not running.done():
+                    running.cancel()
+                await asyncio.gather(running, return_exceptions=box.lost.is_set())
             case "GET", ["contexts"]:
                 await answer.send(200, [{"id": c.id, "language": c.language} for c in box.contexts.values()])
             case "POST", ["contexts"]:
@@ -230,8 +246,13 @@ class E2BServer(HTTPServer):
         context = next((c for c in box.contexts.values() if c.id == wanted), None) if wanted else None
         if wanted and context is None:
             return await answer.send(404, f"Context {wanted} not found".encode())
-        context = context or box.contexts["default"]
         await answer.start()
+        if not self._with_kernels:
+            await answer.chunk(
+                b'{"type": "number_of_executions", "execution_count": 1}\n{"type": "end_of_execution"}\n'
+            )
+            return await answer.end()
+        context = context or box.contexts["default"]
         code = body["code"]
         queued = asyncio.ensure_future(context.lock.acquire())
         gone = asyncio.ensure_future(answer.gone.wait())

@@ -84,7 +84,7 @@ class HTTPServer:
     async def __aenter__(self) -> HTTPServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = "http://127.0.0.1:%d" % self._server.sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, *exc: object) -> None:

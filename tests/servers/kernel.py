@@ -95,6 +95,6 @@ class Kernel:
                 queue.put_nowait(message)
 
     async def _watch(self) -> None:
-        while await self._manager.is_alive():
+        while await self._manager.is_alive():  # noqa: ASYNC110 (a process has no event)
             await asyncio.sleep(0.1)
         self.died.set()
