@@ -111,16 +111,10 @@ def insert(ai: Asker, args: argparse.Namespace) -> None:
 
 def export(ai: Asker, args: argparse.Namespace, path: str) -> None:
     """Write the conversation to a notebook."""
-    import nbformat
+    from .export import write_notebook
 
     conversation = ai.conversation(args)
-    target = Path(path).expanduser()
-    if target.suffix != ".ipynb":
-        raise UsageError(f"{path} is no name of a notebook: it must end in .ipynb.")
-    try:
-        nbformat.write(conversation.to_notebook(), target)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
+    write_notebook(Path(path).expanduser(), conversation.cells())
     show_line(ai.shell, f"The conversation ({count(len(conversation.exchanges), 'question')}) is in {path}.")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..interpreter.store import Stored
 from ..safe_output import safe_markdown
@@ -110,27 +110,18 @@ class Conversation:
         """See ResponseStore; nobody deletes single answers here."""
         return False
 
-    def to_notebook(self) -> NotebookNode:
-        """The conversation as a notebook: questions and texts as Markdown, code with its outputs as code cells."""
-        import nbformat.v4 as nb
+    def cells(self) -> list[NotebookNode]:
+        """The conversation as cells: questions and texts as Markdown, code with its outputs as code."""
+        from nbformat.v4 import new_markdown_cell
+
+        from .export import code_cell
 
         cells = []
         for exchange in self.exchanges:
-            cells.append(nb.new_markdown_cell(_quoted(exchange.prompt)))
-            cells += [_cell(part) for part in exchange.parts]
-        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        notebook: NotebookNode = nb.new_notebook(cells=cells, metadata={"kernelspec": kernel})
-        return notebook
-
-
-def _cell(part: str | CellRecord) -> Any:
-    import nbformat
-    import nbformat.v4 as nb
-
-    if isinstance(part, str):
-        return nb.new_markdown_cell(_inert(part))
-    outputs = [nbformat.from_dict(output) for output in part.outputs]
-    return nb.new_code_cell(part.code, execution_count=part.execution_count, outputs=outputs)
+            cells.append(new_markdown_cell(_quoted(exchange.prompt)))
+            for part in exchange.parts:
+                cells.append(new_markdown_cell(_inert(part)) if isinstance(part, str) else code_cell(part))
+        return cells
 
 
 def _inert(markdown: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from queue import Empty
@@ -81,6 +81,11 @@ class Kernel:
         """Wait until the cell has printed `text`."""
         cell = self._cells[message_id]
         self._read(lambda: text in cell.stream() + cell.stream("stderr"), timeout)
+
+    def read_until(self, message_id: str, until: Callable[[Cell], bool], timeout: float = TIMEOUT) -> None:
+        """Wait until the cell has sent what `until` looks for."""
+        cell = self._cells[message_id]
+        self._read(lambda: until(cell), timeout)
 
     def _read(self, until: Any, timeout: float) -> None:
         deadline = time.monotonic() + timeout
