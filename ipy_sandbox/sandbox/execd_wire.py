@@ -40,6 +40,7 @@ class CodeStream:
         self.failed = False
         self.empty = True
         self.pinged = False
+        self._count: int | None = None
 
     def read(self, frame: bytes) -> list[Event]:
         """The events of one frame; unknown and broken frames give none."""
@@ -57,8 +58,15 @@ class CodeStream:
             self.context = str(message.get("text") or "") or None
         elif not self.pinged:
             self.empty = False
-            return self._events(kind, message)
+            return [event for event in self._events(kind, message) if not self._known(event)]
         return []
+
+    def _known(self, event: Event) -> bool:
+        """The count comes with a value, and again with the mark of the end."""
+        if not isinstance(event, ExecutionCount):
+            return False
+        before, self._count = self._count, event.count
+        return before == event.count
 
     def _events(self, kind: object, message: dict[str, Any]) -> list[Event]:
         match kind:

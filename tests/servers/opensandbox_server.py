@@ -150,6 +150,8 @@ class OpenSandboxServer:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        self.do(self._end_all)
+        # Not gracefully: some streams would go on for ever.
         self._server.should_exit = self._server.force_exit = True
         self._thread.join()
         shutil.rmtree(self._root, ignore_errors=True)
@@ -158,8 +160,11 @@ class OpenSandboxServer:
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self._loop = asyncio.get_running_loop()
         yield
+
+    async def _end_all(self) -> None:
         for task in list(self._tasks):
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(self._end(box) for box in list(self.boxes.values())))
 
     def _recording(self, app: Starlette) -> Any:
@@ -275,7 +280,7 @@ class OpenSandboxServer:
         return {
             "id": box.id,
             "status": {"state": box.state, "reason": "", "message": box.reason if box.state == "Failed" else ""},
-            "metadata": box.body.get("metadata"),
+            "metadata": box.body.get("metadata") or {},
             "entrypoint": box.body["entrypoint"],
             "expiresAt": box.expires_at.isoformat().replace("+00:00", "Z"),
             "createdAt": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
