@@ -64,7 +64,7 @@ def past_output(outputs: Any, fallback: Any = None) -> str:
 
 def _past_part(entry: Json) -> str:
     if entry.get("type") == "logs":
-        return str(entry.get("logs") or "")
+        return str(entry.get("logs") or "").rstrip("\n")
     return "[an image]" if entry.get("type") == "image" else json.dumps(entry)[:1000]
 
 

@@ -160,9 +160,9 @@ class Workspace:
             raise
 
     async def cite(self, paths: Iterable[str]) -> dict[str, str]:
-        """File ids of those `paths` that are files in the data directory of the sandbox."""
+        """File ids of those `paths` that are files in the data directory of a sandbox that outlives the request."""
         session = self._session
-        if session is None or session.handle is None:
+        if session is None or session.handle is None or self._slow_end:
             return {}
         wanted = {path for path in paths if posixpath.normpath(path) == path and path.startswith(f"{DATA_DIRECTORY}/")}
         try:

@@ -132,9 +132,7 @@ async def test_a_container_id_leads_back_to_its_session_for_this_caller_only(way
 @pytest.mark.parametrize("way", ["responses", "responses-stream", "bridged", "bridged-stream", "chat", "chat-stream"])
 async def test_a_linked_file_is_cited_and_can_be_fetched(way: str) -> None:
     text = "Ünïcode. See [out](sandbox:/mnt/data/out.csv) and [none](sandbox:/mnt/data/none.csv)."
-    async with asking({"go": Scenario([[Code("a")]], final=text)}) as kit:
-        await kit.ask(way, "go", metadata={"session_id": "s"}, identity="alice")
-        kit.provider.files["fake1"] = {"/mnt/data/out.csv": b"1,2", "/mnt/data/deep/none.csv": b""}
+    async with asking({"go": Scenario([[Code("write")]], final=text)}) as kit:
         answer = await kit.ask(way, "go", metadata={"session_id": "s"}, identity="alice")
         message = (
             answer.raw["choices"][0]["message"] if "choices" in answer.raw else answer.raw["output"][-1]["content"][0]

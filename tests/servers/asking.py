@@ -17,7 +17,7 @@ from typing import Any
 from ipy_sandbox.errors import KernelDiedError, ProviderError, SandboxLostError
 from ipy_sandbox.interpreter.catalog import CUSTOM, Route
 from ipy_sandbox.interpreter.interpreter import Interpreter, Request
-from ipy_sandbox.interpreter.limits import Limits
+from ipy_sandbox.interpreter.upstream import Upstream
 from ipy_sandbox.models import ContainerHandle, Display, Event, ExecutionError, Stderr, Stdout
 from ipy_sandbox.sandbox.fake import FakeProvider
 from ipy_sandbox.sandbox.session import Session
@@ -58,6 +58,8 @@ class Scripted(FakeProvider):
         if code == "lose":
             lost, _ = self.alive.popitem()
             return [SandboxLostError(f"Sandbox {lost} is gone: the next use makes a new one.", sandbox_id=lost)]
+        if code == "write":
+            self.files = {sandbox: {"/mnt/data/out.csv": b"1,2"} for sandbox in self.alive}
         return SCRIPTS.get(code, [Stdout(f"{code}\n")])
 
     async def delete(self, handle: ContainerHandle) -> bool:
@@ -157,10 +159,10 @@ async def asking(scenarios: dict[str, Scenario], **options: Any) -> AsyncIterato
     """A model server, a scripted sandbox provider and the interpreter between them."""
     provider = Scripted()
     model = ModelServer(scenarios)
-    options.setdefault("limits", Limits())
     async with (
         HTTPServer(model) as server,
-        Interpreter(lambda: Session(provider), **options) as interpreter,
+        contextlib.aclosing(Upstream()) as upstream,
+        Interpreter(lambda: Session(provider), upstream=upstream, **options) as interpreter,
     ):
         yield Kit(model, provider, interpreter, server.url)
     assert not provider.alive, "sandboxes were left"

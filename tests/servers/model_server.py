@@ -146,7 +146,7 @@ class ModelServer:
             dialect.check(body, self.blind)
             scenario = self._scenario(dialect.prompt(body))
             parts = self._turn(scenario, dialect, body)
-        except Refused as problem:
+        except (Refused, KeyError, IndexError, TypeError, AttributeError, ValueError) as problem:
             await answer.send(400, _error(400, str(problem)))
             return
         if isinstance(parts[0], Fail):
