@@ -18,6 +18,7 @@ from ipy_sandbox import (
     remove_callback,
 )
 from ipy_sandbox.sandbox import observe
+from ipy_sandbox.sandbox.provider import _PROVIDERS
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +34,7 @@ def steps() -> Iterator[list[Operation]]:
 @pytest.fixture
 def provider(monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
     fake = FakeProvider()
-    ipy_sandbox.register_provider("scripted", lambda key, base: fake)
+    monkeypatch.setitem(_PROVIDERS, "scripted", lambda key, base: fake)
     return fake
 
 

@@ -25,7 +25,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -211,13 +211,7 @@ class E2BServer(HTTPServer):
         box.seen_tokens.append(request.headers.get("x-access-token"))
         match request.method, request.path.strip("/").split("/"):
             case "POST", ["execute"]:
-                running = asyncio.ensure_future(self._execute(box, request, answer))
-                lost = asyncio.ensure_future(box.lost.wait())
-                await asyncio.wait({running, lost}, return_when=asyncio.FIRST_COMPLETED)
-                lost.cancel()
-                if not running.done():
-                    running.cancel()
-                await asyncio.gather(running, return_exceptions=box.lost.is_set())
+                await self._until_lost(box, self._execute(box, request, answer))
             case "GET", ["contexts"]:
                 await answer.send(200, [{"id": c.id, "language": c.language} for c in box.contexts.values()])
             case "POST", ["contexts"]:
@@ -232,6 +226,16 @@ class E2BServer(HTTPServer):
                     await found.kernel.restart()
                     found.env = None
                 await answer.send(200, None)
+
+    async def _until_lost(self, box: Box, work: Coroutine[Any, Any, None]) -> None:
+        running, lost = asyncio.ensure_future(work), asyncio.ensure_future(box.lost.wait())
+        try:
+            await asyncio.wait({running, lost}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            lost.cancel()
+            if not running.done():
+                running.cancel()
+        await asyncio.gather(running, return_exceptions=box.lost.is_set())
 
     async def _context(self, box: Box) -> Context:
         kernel = Kernel("--InteractiveShell.colors=NoColor", "--PlainTextFormatter.max_seq_length=0", cwd=box.home)
@@ -256,18 +260,19 @@ class E2BServer(HTTPServer):
         code = body["code"]
         queued = asyncio.ensure_future(context.lock.acquire())
         gone = asyncio.ensure_future(answer.gone.wait())
-        await asyncio.wait({queued, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not queued.done():
-            queued.cancel()
-            return None
         try:
-            if context.env is None:
-                context.env = _fetched_env(box, request)
-                code = "\n".join([_pasted(k, v) for k, v in context.env.items()] + [code])
-            await self._stream(context, code, answer, gone)
+            await asyncio.wait({queued, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if queued.done():
+                if context.env is None:
+                    context.env = _fetched_env(box, request)
+                    code = "\n".join([_pasted(k, v) for k, v in context.env.items()] + [code])
+                await self._stream(context, code, answer, gone)
         finally:
-            context.lock.release()
             gone.cancel()
+            if queued.done():
+                context.lock.release()
+            else:
+                queued.cancel()
 
     async def _stream(self, context: Context, code: str, answer: Answer, gone: asyncio.Task[bool]) -> None:
         messages = context.kernel.execute(code)
