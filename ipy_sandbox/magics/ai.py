@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 
-from .arguments import MagicParser, split, split_options, variable_name
+from .arguments import MagicParser, split, split_options, variable_name, variable_names
 from .problems import shows_errors
 from .settings import AISettings, config_from_environment
 
@@ -45,7 +45,7 @@ def ai_parser(prog: str = "%%ai") -> MagicParser:
     add("--new", action="store_true", help="forget the conversation first")
     add("--result", type=variable_name, metavar="NAME", help="keep the answer in a variable")
     add("--no-code", action="store_true", help="let the model run no code")
-    add("-i", "--input", metavar="NAMES", help="variables to put into the sandbox first, with commas between")
+    add("-i", "--input", type=variable_names, metavar="A,B", help="variables to set in the sandbox before")
     return parser
 
 

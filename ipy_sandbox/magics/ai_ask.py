@@ -110,7 +110,8 @@ class Asker:
             self.conversations.pop(target.name, None)
         conversation = self.conversation(args)
         conversation.max_history = self.settings.max_history
-        self._push(target, args.input)
+        if args.input:
+            self._sandbox.transfer.push(target, args.input)
         request = self._request(prompt, args, conversation, route, target)
         exchange = Exchange(prompt, route.model)
         conversation.exchanges.append(exchange)
@@ -127,12 +128,6 @@ class Asker:
             raise SandboxInterrupted("you stopped the answer.")
         if outcome.error is not None:
             raise outcome.error
-
-    def _push(self, target: NotebookSession, names: str | None) -> None:
-        if names:
-            from .variables import push  # type: ignore[import-not-found]
-
-            push(self.shell, target, [name.strip() for name in names.split(",")])
 
     def _interpreter(self, conversation: Conversation, args: argparse.Namespace) -> Interpreter:
         turns = args.max_turns or self.settings.max_turns

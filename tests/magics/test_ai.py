@@ -209,6 +209,11 @@ class TestCommands:
         failed = shared.run("%ai export /nowhere/x.ipynb")
         assert "cannot be written" in failed.stream("stderr")
 
+    def test_data_goes_into_the_sandbox_when_asked(self, shared: Kernel) -> None:
+        shared.ok("import pandas as pd\ndf = pd.DataFrame({'a': [1, 2, 39]})")
+        cell = shared.ok(ask("-i df", code=["print(df.a.sum())"], text="42"))
+        assert any("\n42" in text for text in texts(cell))
+
     def test_result_keeps_the_answer(self, shared: Kernel) -> None:
         shared.ok(ask("--result r", code=["1+1"], text="two"))
         assert shared.ok("r").value == "two"
