@@ -215,6 +215,12 @@ def test_reasoning_under_two_names_is_told_once_and_sent_back_under_both() -> No
     check_deltas(turn, deltas)
 
 
+def test_reasoning_that_is_repeated_in_chunks_of_its_own() -> None:
+    details = [{"type": "reasoning.text", "text": "Hm", "index": 0}]
+    turn, _ = chat({"reasoning": "H"}, {"reasoning": "m"}, {"reasoning_details": details})
+    assert (turn.reasoning, turn.message["reasoning_details"]) == ("Hm", details)
+
+
 def test_reasoning_that_has_only_details() -> None:
     turn, _ = chat({"reasoning_details": [{"type": "reasoning.summary", "summary": "Hm", "index": 0}]})
     assert turn.reasoning == "Hm"
@@ -302,6 +308,54 @@ def test_a_whole_response_gives_all_deltas(streamed: bool) -> None:
     assert [c.id == "c" for c in turn.tool_calls] == [True, False]
     assert turn.output[3]["call_id"] == turn.tool_calls[1].id
     assert turn.complete
+    check_deltas(turn, deltas)
+
+
+def parallel_calls() -> list[dict[str, Any]]:
+    """Two calls whose events alternate, with every key that tells them apart."""
+    events: list[dict[str, Any]] = []
+    for kind, fields in [
+        ("output_item.added", {"arguments": "", "status": "in_progress"}),
+        ("function_call_arguments.delta", {"delta": '{"code": '}),
+        ("function_call_arguments.delta", {"delta": '"%d"}'}),
+        ("output_item.done", {"arguments": '{"code": "%d"}', "status": "completed"}),
+    ]:
+        for n in (0, 1):
+            filled = {name: value.replace("%d", str(n)) for name, value in fields.items()}
+            ids = {"id": f"fc_{n}", "type": "function_call", "call_id": f"call_{n}", "name": "f"}
+            inner = {"item": ids | filled} if "item" in kind else {"item_id": f"fc_{n}", **filled}
+            events.append({"type": f"response.{kind}", "output_index": n, **inner})
+    return events
+
+
+@pytest.mark.parametrize("known_by", ["index", "id", "call id"])
+def test_parallel_calls_are_told_apart_by_any_one_key(known_by: str) -> None:
+    events = parallel_calls()
+    for number, event in enumerate(events):
+        if known_by != "index":
+            del event["output_index"]
+        if known_by == "index" or (known_by == "call id" and "item" in event):
+            event["item_id"] = f"rotates_{number}"
+            if "item" in event:
+                event["item"]["id"] = f"rotates_{number}"
+        if known_by != "call id" and "item" in event:
+            event["item"]["call_id"] = "" if event["type"].endswith("added") else f"late_{number}"
+    if known_by == "call id":
+        events = [event for event in events if "item" in event]
+    turn, _ = responses(*events, {"type": "response.completed", "response": {"status": "completed"}})
+    assert [c.code() for c in turn.tool_calls] == ["0", "1"]
+    assert len(turn.output) == 2
+
+
+def test_events_without_any_key_belong_to_the_open_item() -> None:
+    events = parallel_calls()[::2] + parallel_calls()[1::2]
+    for event in events:
+        del event["output_index"]
+        event["item_id"] = ""
+        if "item" in event:
+            event["item"]["id"] = event["item"]["call_id"] = ""
+    turn, deltas = responses(*events, {"type": "response.completed", "response": {"status": "completed"}})
+    assert [c.code() for c in turn.tool_calls] == ["0", "1"]
     check_deltas(turn, deltas)
 
 

@@ -26,6 +26,7 @@ def read(*pieces: bytes) -> list[ServerEvent]:
         (b"data:one\r\n\r\ndata:  two\r\r", [("", "one"), ("", " two")]),
         (b"\xef\xbb\xbfdata: one\n\n", [("", "one")]),
         (b"event: error\ndata: a\ndata: b\n\n", [("error", "a\nb")]),
+        (b"event: e\r\ndata: a\r\ndata: b\r\n\r\n", [("e", "a\nb")]),
         (b"event: a\ndata: 1\n\ndata: 2\n\n", [("a", "1"), ("", "2")]),
         (b": hello\n\ndata: 1\n: in between\n\n", [("", "1")]),
         (b"id: 7\n\n: ping\n\nretry: 9\n\nevent: lonely\n\n", []),
