@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ def code_cell(record: CellRecord) -> nbformat.NotebookNode:
     """An execution as a code cell with its outputs."""
     outputs = [nbformat.from_dict(_joined(output)) for output in record.outputs]
     cell: nbformat.NotebookNode = nbformat.v4.new_code_cell(
-        record.code, execution_count=record.execution_count, outputs=outputs
+        record.code.removesuffix("\n"), execution_count=record.execution_count, outputs=outputs
     )
     return cell
 
@@ -42,7 +43,13 @@ def write_notebook(path: Path, cells: list[nbformat.NotebookNode]) -> None:
         raise UsageError(f"{path} is no name of a notebook: it must end in .ipynb.")
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+    nbformat.validate(notebook)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        nbformat.write(notebook, path)
+        # A full disk must not cost the notebook that was there.
+        partial.write_text(nbformat.writes(notebook), encoding="utf-8")
+        os.replace(partial, path)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
+    finally:
+        partial.unlink(missing_ok=True)

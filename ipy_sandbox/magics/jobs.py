@@ -21,7 +21,7 @@ from .frontend import in_kernel, line_bundle
 from .problems import SandboxInterrupted, plain, remote_problem
 from .run import Execution
 from .safety import EventFilter
-from .sessions import NotebookSession
+from .sessions import NotebookSession, Sessions
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -44,17 +44,25 @@ class Job:
 
     Arguments:
         shell: where to show the line.
+        sessions: remembers the sandbox.
         name: what it is called.
         target: the session to run in; earlier runs there come first.
         timeout: seconds the code may run.
     """
 
     def __init__(
-        self, shell: InteractiveShell, name: str, target: NotebookSession, code: str, timeout: float | None = None
+        self,
+        shell: InteractiveShell,
+        sessions: Sessions,
+        name: str,
+        target: NotebookSession,
+        code: str,
+        timeout: float | None = None,
     ) -> None:
         self.name = name
         self._shell = shell
         self._target = target
+        self._sessions = sessions
         self._execution = Execution(target.session, code, timeout)
         self._builder = ResultBuilder()
         self._error: ExecutionError | None = None
@@ -147,6 +155,7 @@ class Job:
     async def _read(self) -> None:
         session = self._target.session
         handle = await session.astart()
+        self._sessions.remember(self._target)
         safe = EventFilter(self._target.policy, handle.id)
         async with contextlib.aclosing(self._execution.items()) as events:
             async for event in events:

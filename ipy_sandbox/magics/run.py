@@ -18,7 +18,7 @@ from .output import Publisher, RemoteValue
 from .problems import SandboxInterrupted, remote_problem
 from .record import CellRecord
 from .safety import EventFilter
-from .sessions import NotebookSession
+from .sessions import NotebookSession, Sessions
 from .settings import Settings
 from .status import Status
 
@@ -126,13 +126,15 @@ class CellRunner:
     Arguments:
         shell: where to publish.
         settings: when to show the status line and the footer.
+        sessions: remembers the sandboxes.
     """
 
-    def __init__(self, shell: InteractiveShell, settings: Settings) -> None:
+    def __init__(self, shell: InteractiveShell, settings: Settings, sessions: Sessions) -> None:
         self.footer: str | None = None
         """A line to show below the cell, after its value."""
         self._shell = shell
         self._settings = settings
+        self._sessions = sessions
 
     def start(self, target: NotebookSession) -> None:
         """Make the sandbox of `target` if there is none, and say so in one line."""
@@ -145,6 +147,7 @@ class CellRunner:
             wait(session.astart(), status.idle)
         finally:
             status.hide()
+        self._sessions.remember(target)
         show_line(self._shell, started_line(target, lost, status.seconds))
 
     def run(

@@ -86,7 +86,7 @@ class SandboxMagics(Magics, Settings):
         """Runs cells."""
         from .run import CellRunner
 
-        return CellRunner(self._shell, self)
+        return CellRunner(self._shell, self, self.sessions)
 
     @functools.cached_property
     def transfer(self) -> Transfer:
@@ -141,7 +141,7 @@ class SandboxMagics(Magics, Settings):
 
         if args.output or args.result:
             raise UsageError("--bg does not go with -o or --result: use its .result(), and %sandbox_session pull.")
-        job = Job(self._shell, args.bg, self._target(args), code, self._limit(args))
+        job = Job(self._shell, self.sessions, args.bg, self._target(args), code, self._limit(args))
         self._shell.push({args.bg: job})
 
     def _run(self, args: argparse.Namespace, code: str) -> CellOutcome:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
-from .arguments import MagicParser, split
+from ..safe_output import safe_text
+from .arguments import MagicParser, split, variable_names
 from .bridge import wait
 from .frontend import show_line
 from .sessions import NotebookSession, Sessions
@@ -36,7 +40,7 @@ def session_parser() -> MagicParser:
     start.add_argument("--keep", action="store_true", help="do not delete its sandbox when the kernel ends")
 
     use = commands.add_parser("use", help="make a session the current one")
-    use.add_argument("name", help="a session, or the id of a sandbox of one")
+    use.add_argument("name", nargs="?", help="a session, or a sandbox that an earlier kernel left (default: list them)")
     attach = commands.add_parser("attach", help="make a session of a sandbox that exists, and use it")
     attach.add_argument("id", help="the id of the sandbox")
     attach.add_argument("-p", "--provider", metavar="NAME", help="local, e2b or opensandbox")
@@ -53,7 +57,31 @@ def session_parser() -> MagicParser:
     stop = commands.add_parser("stop", help="end a session and delete its sandbox")
     _add_name(stop)
     stop.add_argument("--all", action="store_true", help="end all sessions")
+    _add_transfer(commands)
+    auto = commands.add_parser("auto", help="send all cells to the sandbox, but those that begin with %%%%local")
+    auto.add_argument("switch", nargs="?", choices=["on", "off"], help="on or off (default: say which)")
     return parser
+
+
+def _add_transfer(commands: argparse._SubParsersAction[MagicParser]) -> None:
+    put = commands.add_parser("put", help="copy files into the sandbox")
+    put.add_argument(
+        "paths", nargs="+", metavar="LOCAL... [REMOTE]", help="as with cp: the last of several is where to"
+    )
+    get = commands.add_parser("get", help="copy files of the sandbox here")
+    get.add_argument(
+        "paths", nargs="+", metavar="REMOTE... [LOCAL]", help="as with cp: the last of several is where to"
+    )
+    ls = commands.add_parser("ls", help="list files of the sandbox")
+    ls.add_argument("path", nargs="?", default=".", help="a directory (default: the working directory)")
+    export = commands.add_parser("export", help="write what ran in a session, with outputs, as a notebook")
+    export.add_argument("file", metavar="FILE.ipynb", help="the notebook")
+    push = commands.add_parser("push", help="set variables in the sandbox")
+    pull = commands.add_parser("pull", help="get variables of the sandbox")
+    for command in (push, pull):
+        command.add_argument("names", nargs="+", type=variable_names, metavar="NAME", help="variables")
+    for command in (put, get, ls, export, push, pull):
+        _add_session(command)
 
 
 def _add_name(parser: argparse.ArgumentParser) -> None:
@@ -78,11 +106,11 @@ class SessionCommands:
 
     def __call__(self, line: str) -> Any:
         """Run `line` and return what the magic returns."""
-        parser = session_parser()
-        args = parser.parse_args(split(line))
-        if args.help:
-            print((parser if args.command is None else parser.commands()[args.command]).format_help())
+        parser, words = session_parser(), split(line)
+        if "--help" in words:  # also where arguments that a command needs are not there yet
+            print(parser.commands().get(words[0], parser).format_help())
             return None
+        args = parser.parse_args(words)
         return getattr(self, f"_{args.command or 'table'}")(args)
 
     def _say(self, text: str) -> None:
@@ -118,11 +146,20 @@ class SessionCommands:
     def _free_name(self) -> str:
         return next(name for name in map("session{}".format, range(1, 1000)) if name not in self._sessions)
 
-    def _use(self, args: argparse.Namespace) -> None:
+    def _use(self, args: argparse.Namespace) -> Table | None:
+        left = {entry["id"]: entry for entry in self._sessions.left()}
+        if args.name is None:
+            rows = [[e["id"], e["provider"], str(e.get("session")), _when_left(e)] for e in left.values()]
+            return Table(("sandbox", "provider", "session", "made"), rows, "Earlier kernels left no sandboxes.")
+        if args.name in left and args.name not in self._sessions:
+            args.id, args.provider, args.name = args.name, left[args.name]["provider"], None
+            self._attach(args)
+            return None
         by_id = {s.session.handle.id: s.name for s in self._sessions if s.session.handle}
         name = by_id.get(args.name, args.name)
         self._sessions.current = self._sessions[name].name
         self._say(f"Session {name} is the current one.")
+        return None
 
     def _attach(self, args: argparse.Namespace) -> None:
         attached = wait(self._sessions.attach(args.id, args.provider, args.name or args.id))
@@ -151,6 +188,54 @@ class SessionCommands:
         wait(target.session.arenew(args.seconds))
         self._say(f"Session {target.name} lives {target.session.options.timeout:g} s from now and after each use.")
 
+    def _put(self, args: argparse.Namespace) -> None:
+        *sources, target = args.paths if len(args.paths) > 1 else [*args.paths, None]
+        self._say_moved(self._magics.transfer.put(self._used(args.name), sources, target))
+
+    def _get(self, args: argparse.Namespace) -> None:
+        *sources, target = args.paths if len(args.paths) > 1 else [*args.paths, None]
+        self._say_moved(self._magics.transfer.get(self._used(args.name), sources, target))
+
+    def _say_moved(self, paths: list[str]) -> None:
+        shown = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
+        self._say(f"Copied {shown}.")
+
+    def _used(self, name: str | None) -> NotebookSession:
+        """The session to use, made if it is the current one and not there yet."""
+        return self._sessions.get() if name is None else self._sessions[name]
+
+    def _ls(self, args: argparse.Namespace) -> Table:
+        target = self._used(args.name)
+        self._magics.runner.start(target)
+        files = wait(target.session.alist_files(args.path))
+        rows = [
+            [safe_text(file.path) + "/" * file.is_dir, "" if file.is_dir else f"{file.size:,}", _when(file.modified_at)]
+            for file in files
+        ]
+        return Table(("path", "bytes", "modified"), rows, "There are no files.")
+
+    def _export(self, args: argparse.Namespace) -> None:
+        from .export import export_notebook
+
+        target = self._named(args.name)
+        count = export_notebook(target.record, Path(args.file).expanduser(), target.name)
+        self._say(f"Wrote {count} cell{'s' * (count != 1)} of session {target.name} to {args.file}.")
+
+    def _push(self, args: argparse.Namespace) -> None:
+        self._magics.transfer.push(self._used(args.name), list(itertools.chain(*args.names)))
+
+    def _pull(self, args: argparse.Namespace) -> None:
+        self._magics.transfer.pull(self._used(args.name), list(itertools.chain(*args.names)))
+
+    def _auto(self, args: argparse.Namespace) -> None:
+        whole = self._magics.whole_notebook
+        if args.switch:
+            whole.on = args.switch == "on"
+        if whole.on:
+            self._say("All cells run in the sandbox; %%local at the top of a cell runs it here.")
+        else:
+            self._say("Cells run here; %%sandbox at the top of a cell runs it in the sandbox.")
+
     def _stop(self, args: argparse.Namespace) -> None:
         names = self._sessions.names() if args.all else [self._named(args.name).name]
         for name in names:
@@ -158,6 +243,14 @@ class SessionCommands:
             self._say(f"Session {name} is over: {'its sandbox is deleted' if deleted else 'it had no sandbox'}.")
         if not names:
             self._say("There are no sessions.")
+
+
+def _when_left(entry: dict[str, Any]) -> str:
+    return _when(datetime.fromtimestamp(entry["at"]))
+
+
+def _when(moment: datetime | None) -> str:
+    return f"{moment:%Y-%m-%d %H:%M}" if moment else ""
 
 
 def _environment(assignments: list[str]) -> dict[str, str] | None:

@@ -15,6 +15,7 @@ from ..sandbox.session import Session
 from .bridge import wait
 from .record import Record
 from .settings import Settings
+from .state import StateFile
 
 DEFAULT = "default"
 
@@ -52,6 +53,7 @@ class Sessions:
         self._settings = settings
         self._by_name: dict[str, NotebookSession] = {}
         self._providers: dict[str, Provider] = {}
+        self._state = StateFile()
 
     def __iter__(self) -> Iterator[NotebookSession]:
         return iter(list(self._by_name.values()))
@@ -134,8 +136,28 @@ class Sessions:
 
     async def attach(self, sandbox_id: str, provider: str | None, name: str) -> NotebookSession:
         """A session on a sandbox that exists already."""
-        handle = await self.open(provider).connect(sandbox_id, timeout=self._settings.lifetime)
-        return self.make(name, provider, handle=handle)
+        try:
+            handle = await self.open(provider).connect(sandbox_id, timeout=self._settings.lifetime)
+        except SandboxLostError:
+            self._state.forget(sandbox_id)
+            raise
+        attached = self.make(name, provider, handle=handle)
+        self.remember(attached)
+        return attached
+
+    def remember(self, made: NotebookSession) -> None:
+        """Remember the sandbox of a session in the state file, if it may outlive this process."""
+        if made.provider != "local" and made.session.handle is not None:
+            self._state.remember(made.session.handle.id, made.provider, made.name)
+
+    def left(self) -> list[dict[str, Any]]:
+        """Sandboxes that earlier kernels may have left, as the state file remembers them."""
+        ours = {s.session.handle.id for s in self if s.session.handle is not None}
+        return [entry for entry in self._state.entries() if entry["id"] not in ours]
+
+    def left_ids(self) -> list[str]:
+        """Their ids."""
+        return [entry["id"] for entry in self.left()]
 
     def forget(self, name: str) -> None:
         """Take a session that has no sandbox off the list."""
@@ -147,8 +169,10 @@ class Sessions:
         del self._by_name[name]
         if self.current == name:
             self.current = DEFAULT
+        if (handle := stopped.session.handle) is not None:
+            self._state.forget(handle.id)
         with contextlib.suppress(SandboxLostError):
-            return await stopped.session.aclose(keep=False)
+            return await stopped.session.aclose()
         return False
 
     def close(self) -> None:
@@ -166,3 +190,5 @@ class Sessions:
             handles = [s.session.handle for s in doomed if s.provider == name and s.session.handle is not None]
             if handles:
                 provider.delete_at_exit(handles, EXIT_BUDGET / len({s.provider for s in doomed}))
+            for handle in handles:
+                self._state.forget(handle.id)

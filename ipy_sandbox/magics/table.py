@@ -29,7 +29,7 @@ class Table:
         if not self.rows:
             return self._empty
         widths = [max(map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
-        lines = [self.header, *self.rows]
+        lines = [self.header, *self.rows] if any(self.header) else self.rows
         return "\n".join(
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
         )

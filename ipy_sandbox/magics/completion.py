@@ -1,0 +1,138 @@
+"""Completion in our magics: options, commands, sessions, files, and the names that the sandbox knows."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import glob
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
+from IPython.core.error import UsageError
+
+from .arguments import MagicParser, split
+from .sandbox import sandbox_parser
+
+if TYPE_CHECKING:
+    from .sandbox import SandboxMagics
+
+BUDGET = 0.3
+"""Seconds that a completion may take: typing waits for it."""
+
+NAMING_COMMANDS = ("use", "info", "restart", "interrupt", "stop")
+
+
+class Completion:
+    """The matcher of our magics.
+
+    Arguments:
+        magics: whose sessions and options they are.
+    """
+
+    def __init__(self, magics: SandboxMagics) -> None:
+        self._magics = magics
+
+    @context_matcher(identifier="ipy_sandbox")  # type: ignore[untyped-decorator]
+    def matcher(self, context: CompletionContext) -> SimpleMatcherResult:
+        """Completions for IPython (Matcher API v2); it keeps others silent inside our magics and remote code."""
+        before = context.line_with_cursor[: context.cursor_position]
+        first = context.full_text.lstrip().split(maxsplit=1)[:1]
+        words = before.split(" ")
+        if before.lstrip().startswith("%sandbox_session "):
+            return _result(self._command(before.split()[1:], words[-1]), words[-1])
+        if before.lstrip().startswith(("%%sandbox ", "%sandbox ")):
+            found = self._option(sandbox_parser(), words)
+            if found is not None:
+                return _result(found, words[-1])
+            return self._remote(context)
+        whole = self._magics.whole_notebook.on and not before.startswith("%") and first != ["%%local"]
+        if (first == ["%%sandbox"] and context.cursor_line > 0) or whole:
+            return self._remote(context)
+        return {"completions": []}
+
+    def _option(self, parser: MagicParser, words: list[str]) -> Iterable[str] | None:
+        """What can stand for the last word, None if it is not an option or its value."""
+        previous, last = words[-2], words[-1]
+        if previous in ("-s", "--session"):
+            return self._session_names()
+        if previous in ("-p", "--provider"):
+            from ..sandbox.provider import provider_names
+
+            return provider_names()
+        if previous in ("-i", "--input"):
+            return (name for name in self._magics._shell.user_ns if not name.startswith("_"))
+        if last.startswith("-"):
+            return parser.option_strings()
+        if all(word.startswith("-") for word in words[1:-1]) and words[0].startswith("%%"):
+            return parser.option_strings()
+        return None
+
+    def _command(self, words: list[str], last: str) -> Iterable[str]:
+        from .session import session_parser
+
+        commands = session_parser().commands()
+        done = words if not last else words[:-1]
+        if not done:
+            return commands
+        parser = commands.get(done[0])
+        if parser is None:
+            return []
+        found = self._option(parser, ["", *done, last])
+        if found is not None:
+            return found
+        if done[0] in NAMING_COMMANDS:
+            return [*self._session_names(), *(self._magics.sessions.left_ids() if done[0] == "use" else [])]
+        if done[0] == "auto":
+            return ["on", "off"]
+        if done[0] == "push":
+            return (name for name in self._magics._shell.user_ns if not name.startswith("_"))
+        if done[0] in ("put", "export"):
+            return [path + "/" * os.path.isdir(path) for path in glob.glob(glob.escape(last) + "*")]
+        return []
+
+    def _session_names(self) -> list[str]:
+        return self._magics.sessions.names()
+
+    def _remote(self, context: CompletionContext) -> SimpleMatcherResult:
+        line = context.line_with_cursor
+        answer = self._ask(self._session_name(context), line, context.cursor_position)
+        fragment = answer.get("text")
+        if not isinstance(fragment, str) or not line[: context.cursor_position].endswith(fragment):
+            fragment = context.token
+        matches = answer.get("matches")
+        names = [name for name in matches if isinstance(name, str)] if isinstance(matches, list) else []
+        return _result((name for name in names if name.isprintable()), fragment, "remote")
+
+    def _session_name(self, context: CompletionContext) -> str:
+        head = context.full_text.lstrip().partition("\n")[0]
+        if head.startswith("%%sandbox"):
+            with contextlib.suppress(UsageError):
+                if name := sandbox_parser().parse_args(split(head)[1:]).session:
+                    return str(name)
+        return self._magics.sessions.current
+
+    def _ask(self, name: str, line: str, cursor: int) -> dict[str, Any]:
+        """What the kernel of a session answers; nothing if it is busy, slow or not there."""
+        from ..background import BACKGROUND
+        from ..sandbox.helper import ask
+
+        sessions = self._magics.sessions
+        if not self._magics.complete_remote or name not in sessions:
+            return {}
+        session = sessions[name].session
+        if session.handle is None or session.busy:
+            return {}
+        future = BACKGROUND.submit(ask(session, do="complete", text="", line=line, cursor=cursor))
+        # Whatever fails, completion is only a convenience.
+        with contextlib.suppress(Exception, concurrent.futures.CancelledError):
+            answer = future.result(BUDGET)
+            return answer if isinstance(answer, dict) else {}
+        future.cancel()
+        return {}
+
+
+def _result(names: Iterable[str], fragment: str, kind: str = "option") -> SimpleMatcherResult:
+    completions = [SimpleCompletion(name, type=kind) for name in names if name.startswith(fragment)]
+    return {"completions": completions, "matched_fragment": fragment, "suppress": True}
