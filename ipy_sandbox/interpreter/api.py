@@ -245,9 +245,11 @@ def _tool(name: str) -> SandboxTool:
     try:
         return get_sandbox_tool(name)
     except ConfigurationError:
-        if name not in (*provider_names(), "fake"):
-            raise
-        return SandboxTool(name, name)
+        if name in (*provider_names(), "fake"):
+            return SandboxTool(name, name)
+    raise ConfigurationError(
+        f"There is no sandbox tool or provider {name!r}: register one, or choose from {', '.join(provider_names())}."
+    )
 
 
 async def _live(tool: SandboxTool | None, store: ResponseStore | None) -> AsyncGenerator[Interpreter, None]:
