@@ -32,6 +32,7 @@ from .turn import API, Delta, Turn
 
 _RETRIED = {429, 500, 502, 503, 504, 529}
 _LONGEST_WAIT = 60.0
+_BROKEN_OFF = "broke off its answer before the end"
 _ERROR_BODY = 2**20  # bytes read of an error's body
 _PASSED_UP = {"accept", "content-type", "idempotency-key", "openai-beta", "traceparent", "tracestate", "x-request-id"}
 _NOT_PASSED_DOWN = {
@@ -72,7 +73,7 @@ class TurnStream:
         if turn.error is not None:
             raise self._error(f"failed: {turn.error.message[:500]}")
         if not turn.complete:
-            raise self._error("broke off its answer before the end")
+            raise self._error(_BROKEN_OFF)
 
     async def _events(self) -> AsyncIterator[ServerEvent]:
         decoder = SSEDecoder()
@@ -80,10 +81,13 @@ class TurnStream:
             async for chunk in self._response.aiter_bytes():
                 for event in decoder.feed(chunk):
                     yield event
-        except httpx.TimeoutException as error:
-            raise self._error(f"sent nothing for {self._idle_timeout:g} seconds") from error
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise self._error("broke off its answer before the end") from error
+            # A server that reports an error may hang up at once; a finished answer is finished.
+            if self.turn.error is None and not self.turn.complete:
+                is_silence = isinstance(error, httpx.TimeoutException)
+                raise self._error(
+                    f"sent nothing for {self._idle_timeout:g} seconds" if is_silence else _BROKEN_OFF
+                ) from error
         for event in decoder.flush():
             yield event
 

@@ -325,6 +325,22 @@ async def test_a_cut_answer_is_an_error_with_what_came(client: Upstream, how: An
     assert len(server.requests) == 1, "an answer that has begun is never asked for again"
 
 
+async def test_what_the_server_said_before_it_hung_up_counts(client: Upstream) -> None:
+    def then_cut(events: bytes) -> Answer:
+        async def give(connection: Connection) -> None:
+            await connection.head()
+            await connection.send(events)
+            connection.cut()
+
+        return give
+
+    async with serve(then_cut(encode({"error": {"message": "out of memory"}}))) as server:
+        with pytest.raises(UpstreamError, match="failed: out of memory"):
+            await ask(client, server)
+    async with serve(then_cut(HELLO)) as server:
+        assert (await ask(client, server)).text == "Hello"
+
+
 @pytest.mark.parametrize("body", [b"hello", b"{", b'{"choices": 5}', b'data: {"choices": [{"delta": 3}]}\n\n', b"[]"])
 async def test_nonsense_with_a_good_status(client: Upstream, body: bytes) -> None:
     async with serve(answer(body)) as server:
