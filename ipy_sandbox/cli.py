@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from ._version import __version__
 from .errors import SandboxError
@@ -27,8 +28,58 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ipy-sandbox", description="Code in a sandbox instead of on your machine.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_demo(commands)
+    _add_install(commands)
     _add_proxy(commands)
     return parser
+
+
+def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    demo = commands.add_parser(
+        "demo",
+        help="run the quickstart notebook in the embedded sandbox",
+        description="Run the quickstart notebook and write it with its outputs, as a notebook and as a page.",
+    )
+    demo.add_argument("--output", metavar="DIR", default=".", help="where to write them (default: here)")
+    demo.set_defaults(run=run_demo)
+
+
+def run_demo(arguments: argparse.Namespace) -> int:
+    """`ipy-sandbox demo`."""
+    from .demo import run_demo
+
+    notebook, page = run_demo(Path(arguments.output))
+    print(f"The quickstart ran. Look at {page}, or open it: jupyter lab {notebook}")
+    return 0
+
+
+def _add_install(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    install = commands.add_parser("install", help='install the kernel "Python (sandbox)" for Jupyter')
+    where = install.add_mutually_exclusive_group()
+    where.add_argument("--user", action="store_true", help="for you (default: for the whole system)")
+    where.add_argument(
+        "--sys-prefix", action="store_const", const=sys.prefix, dest="prefix", help="in this environment"
+    )
+    where.add_argument("--prefix", metavar="DIR", help="below this directory")
+    install.set_defaults(run=run_install)
+    uninstall = commands.add_parser("uninstall", help='remove the kernel "Python (sandbox)"')
+    uninstall.set_defaults(run=run_uninstall)
+
+
+def run_install(arguments: argparse.Namespace) -> int:
+    """`ipy-sandbox install`."""
+    from .kernelspec import install
+
+    print(f"Installed in {install(user=arguments.user, prefix=arguments.prefix)}.")
+    return 0
+
+
+def run_uninstall(arguments: argparse.Namespace) -> int:
+    """`ipy-sandbox uninstall`."""
+    from .kernelspec import uninstall
+
+    print(f"Removed {uninstall()}.")
+    return 0
 
 
 def _add_proxy(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
