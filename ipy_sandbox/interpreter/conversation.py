@@ -62,17 +62,25 @@ class Conversation(ABC):
         """
         body = {**self.base, self.key: self.history()}
         choice = body.get("tool_choice")
-        if final:
-            # The tools stay declared: some servers refuse calls in the history otherwise, and their caches stay warm.
-            choice = "none"
-        elif not first:
+        if not first:
             choice = later_choice(choice)
+        if final:
+            choice = self._without_the_tool(body)
         if choice is not None:
             body["tool_choice"] = self._provider.required_word if choice == "required" else choice
         for budget in self.budgets:
             if body.get(budget) is not None:
                 body[budget] -= spent
         return body
+
+    def _without_the_tool(self, body: Json) -> str:
+        """Take the tool out of `body`, and give the tool_choice that goes with what is left."""
+        others = [tool for tool in body.get("tools") or [] if self.name not in (tool.get("name"), _nested_name(tool))]
+        if others:
+            body["tools"] = others
+            return "none" if self.base.get("tool_choice") == "none" else "auto"
+        # Alone it stays declared: some servers refuse calls in the history otherwise, and their caches stay warm.
+        return "none"
 
     def budget_left(self, spent: int) -> bool:
         """Whether the client's limit of output tokens leaves room for another turn."""
@@ -142,6 +150,11 @@ class ResponsesConversation(Conversation):
             parts = [_image_part(image) for shown in images for image in shown]
             answers.append({"type": "message", "role": "user", "content": [text, *parts]})
         return answers
+
+
+def _nested_name(tool: Json) -> Any:
+    function = tool.get("function")
+    return function.get("name") if isinstance(function, dict) else None
 
 
 def _images(call: CodeCall) -> list[render.Image]:

@@ -151,13 +151,14 @@ class Loop:
                 if not turn.tool_calls:
                     self._conversation.add(turn)
                 return turn.finish_reason, turn
-            if final and writing and not turn.text:
+            theirs = len(turn.tool_calls) > len(writing)
+            if final and writing and not turn.text and not theirs:
                 self._conversation.add(turn, [w.call for w in writing])
                 return "stop", await self._insist()
             for call in [w.call for w in writing if w.shown]:
                 await self._execute(call)
             self._conversation.add(turn, [w.call for w in writing])
-            if len(turn.tool_calls) > len(writing):
+            if theirs:
                 return "tool_calls", turn
             if final or not writing:
                 return "stop", turn
@@ -165,8 +166,10 @@ class Loop:
                 return "length", turn
 
     def _at_a_limit(self) -> bool:
-        late = asyncio.get_running_loop().time() >= self._deadline
-        return late or self._turns + 1 >= self._limits.turns or len(self._calls) >= self._max_calls
+        return self._is_late() or self._turns + 1 >= self._limits.turns or len(self._calls) >= self._max_calls
+
+    def _is_late(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._deadline
 
     def _spent(self) -> int:
         known = [usage for usage in self._usages if usage]
@@ -279,6 +282,8 @@ class Loop:
             await self._emit(CallEnded(call))
 
     async def _execute(self, call: CodeCall) -> None:
+        if self._is_late():
+            call.note = call.note or LIMIT_REACHED
         if call.note is not None or call.code is None:
             call.status = "failed"
         else:
@@ -290,9 +295,8 @@ class Loop:
         left = self._deadline - asyncio.get_running_loop().time()
         builder = ResultBuilder()
         try:
-            async with contextlib.aclosing(
-                self._workspace.run(code, max(0.1, min(self._limits.run_seconds, left)))
-            ) as events:
+            running = self._workspace.run(code, min(self._limits.run_seconds, left))
+            async with contextlib.aclosing(running) as events:
                 async for event in events:
                     builder.add(event)
                     await self._emit(RunOutput(call, event))

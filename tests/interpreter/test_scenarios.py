@@ -192,6 +192,23 @@ async def test_max_tool_calls_counts_and_what_is_beyond_is_ignored(way: str) -> 
 
 
 @each_way
+async def test_at_the_limit_the_clients_own_functions_are_still_there(way: str) -> None:
+    async with asking({"go": Scenario([[Code("a")], [Fn("get_weather")]])}) as kit:
+        answer = await kit.ask(way, "go", max_tool_calls=1, functions=True)
+        assert (answer.codes, answer.functions) == (["a"], [("get_weather", "{}")])
+        assert (len(kit.model.bodies[1]["tools"]), kit.model.bodies[1]["tool_choice"]) == (1, "auto")
+
+
+@each_way
+async def test_past_its_time_nothing_more_runs_and_the_answer_is_asked_for(way: str) -> None:
+    async with asking({"go": Scenario([[Code("sleep"), Code("b")]], endless=True)}, limits=Limits(seconds=0.3)) as kit:
+        answer = await kit.ask(way, "go")
+        assert answer.statuses == ["failed", "failed"]
+        assert answer.seen()[1] == LIMIT_REACHED
+        assert [call[2] for call in kit.named("run")] == ["sleep"]
+
+
+@each_way
 async def test_no_sandbox_is_told_to_the_model_and_the_answer_comes(way: str) -> None:
     async with asking({"go": Scenario([[Code("a")]])}) as kit:
         kit.provider.create_error = SandboxCreationError("https://inner-host.example refused: quota of team t-123")
