@@ -159,8 +159,10 @@ class E2BProvider:
         await self._watching(handle, self._code.restart(handle))
 
     async def renew(self, handle: ContainerHandle, timeout: float) -> None:
+        # Not /timeout: that would also shorten the life of a sandbox that somebody else keeps.
         body = {"timeout": whole_seconds(timeout)}
-        await self._sandbox_api("POST", handle.id, "/timeout", json=body, idempotent=True)
+        await self._sandbox_api("POST", handle.id, "/connect", json=body, idempotent=True)
+        handle.timeout = timeout
 
     async def delete(self, handle: ContainerHandle) -> bool:
         self._code.forget(handle)

@@ -20,7 +20,7 @@ async def stream(
     """Run `code` and yield its events; the sandbox's lifetime is renewed while the code runs.
 
     Arguments:
-        timeout: seconds the run may take; None means no limit.
+        timeout: seconds the run may take, those that it waits for its turn included; None means no limit.
 
     Raises:
         ExecutionTimeoutError: the limit was passed; the code was interrupted, what came before was yielded.
@@ -50,20 +50,23 @@ async def _keep_alive(provider: Provider, handle: ContainerHandle) -> None:
 async def _until(
     provider: Provider, handle: ContainerHandle, events: AsyncIterator[Event], timeout: float
 ) -> AsyncIterator[Event]:
-    end = asyncio.get_running_loop().time() + timeout + INTERRUPT_GRACE
-    interrupt = asyncio.create_task(_interrupt_after(timeout, provider, handle))
+    limit = asyncio.get_running_loop().time() + timeout
+    interrupt: asyncio.Task[None] | None = None
     try:
         while True:
-            async with asyncio.timeout_at(end):
+            # Until the first event other code may have its turn, which an interrupt would hit: this one is only left.
+            async with asyncio.timeout_at(limit if interrupt is None else limit + INTERRUPT_GRACE):
                 event = await anext(events)
+            interrupt = interrupt or asyncio.create_task(_interrupt_at(limit, provider, handle))
             yield event
     except StopAsyncIteration:
-        if not interrupt.done():
+        if interrupt is None or not interrupt.done():
             return
     except TimeoutError:
         pass
     finally:
-        interrupt.cancel()
+        if interrupt is not None:
+            interrupt.cancel()
     raise ExecutionTimeoutError(
         f"The code ran longer than {timeout:g} s in sandbox {handle.id} and was stopped: "
         "give it more time with timeout=, or make it shorter.",
@@ -72,8 +75,8 @@ async def _until(
     )
 
 
-async def _interrupt_after(seconds: float, provider: Provider, handle: ContainerHandle) -> None:
-    await asyncio.sleep(seconds)
+async def _interrupt_at(limit: float, provider: Provider, handle: ContainerHandle) -> None:
+    await asyncio.sleep(limit - asyncio.get_running_loop().time())
     # Without an answer to the interrupt the stream is closed after the grace, which stops the code too.
     with contextlib.suppress(SandboxError):
         await provider.interrupt(handle)

@@ -112,6 +112,7 @@ class FakeProvider:
     async def renew(self, handle: ContainerHandle, timeout: float) -> None:
         self.calls.append(("renew", handle.id, timeout))
         self._check(handle)
+        handle.timeout = timeout
 
     async def delete(self, handle: ContainerHandle) -> bool:
         self.calls.append(("delete", handle.id))

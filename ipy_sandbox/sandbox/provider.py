@@ -50,7 +50,7 @@ class Provider(Protocol):
         ...
 
     async def renew(self, handle: ContainerHandle, timeout: float) -> None:
-        """Let the sandbox live `timeout` seconds from now."""
+        """Let the sandbox live `timeout` seconds from now at least, and make that the handle's `timeout`."""
         ...
 
     async def delete(self, handle: ContainerHandle) -> bool:

@@ -184,6 +184,17 @@ async def test_runs_queue_here_and_stopping_one_does_not_touch_the_next(
     assert await value(provider, handle, "'never' in globals()") == "False"
 
 
+async def test_the_limit_of_a_run_that_waits_does_not_stop_another(
+    provider: E2BProvider, handle: ContainerHandle
+) -> None:
+    first = provider.run(handle, "import time\nprint('go', flush=True)\ntime.sleep(0.6)\nprint('whole')")
+    await until(first, Stdout("go\n"))
+    with pytest.raises(ExecutionTimeoutError):
+        await execution.run(provider, handle, "never = 1", timeout=0.1)
+    assert [event async for event in first] == [Stdout("whole\n"), End()]
+    assert await value(provider, handle, "'never' in globals()") == "False"
+
+
 async def test_two_runs_at_once_both_give_their_own_result(provider: E2BProvider, handle: ContainerHandle) -> None:
     codes = [f"import time\nfor i in range(3): print({n}, i, flush=True)\n{n}" for n in range(4)]
     results = await asyncio.gather(*(execution.run(provider, handle, code) for code in codes))
