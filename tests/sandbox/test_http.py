@@ -24,8 +24,13 @@ pytestmark = pytest.mark.anyio
 SECRET = "sk-very-secret-7c1f"
 
 
-@pytest.fixture
-async def http() -> AsyncIterator[HTTPClient]:
+@pytest.fixture(params=["aiohttp", "httpx"])
+async def http(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HTTPClient]:
+    """A client, once over each of the two transports."""
+    if request.param == "httpx":
+        monkeypatch.setattr(http_module, "fast_transport", lambda **options: None)
+    else:
+        pytest.importorskip("httpx_aiohttp")
     client = HTTPClient("e2b")
     yield client
     await client.aclose()
