@@ -138,7 +138,7 @@ def _attacks() -> dict[str, dict[str, Any]]:
     others: dict[str, dict[str, Any]] = {
         "javascript": {"application/javascript": script("javascript")},
         "ecmascript": {"text/javascript": script("ecma"), "application/ecmascript": script("ecma2")},
-        "markdown-html": {"text/markdown": f"hello <img src=x onerror={short('md-img')}>\n\n<script>{script('md')}</script>"},
+        "markdown-html": {"text/markdown": f"hello\n\n<div><img src=x onerror={short('md-img')}></div>\n\n<script>{script('md')}</script>"},
         "markdown-link": {"text/markdown": "[a](javascript:window.hacked=1) [b](<java\tscript:x>) <javascript:window.hacked=1>"},
         "markdown-image": {"text/markdown": "![leak](LISTENER/md-image) ![x][r]\n\n[r]: LISTENER/md-reference"},
         "markdown-code": {"text/markdown": f"```x\"><img/src=x/onerror={short('info')}>\n```\n`<img src=x onerror={short('c')}>`"},
@@ -166,6 +166,6 @@ def _attacks() -> dict[str, dict[str, Any]]:
         "pdf": {"application/pdf": _base64("%PDF-1.4 /JS (app.launchURL('LISTENER/pdf'))")},
         "mermaid": {"text/vnd.mermaid": "graph TD; A-->B; click A 'javascript:window.hacked=1'"},
         "json-html": {"application/json": {f"<img src=x onerror={short('json')}>": "javascript:window.hacked=1"}},
-        "huge": {"text/html": "<table class=dataframe>" + f"<tr><td>x</td><td onclick={short('huge')}>y</td></tr>" * 12_000},
+        "huge": {"text/html": "<table class=dataframe>" + f"<tr><td>x</td><td onclick={short('huge')}>y</td></tr>" * 3_000},
     }  # fmt: skip
     return {name: {"text/html": html} for name, html in _html().items()} | others
