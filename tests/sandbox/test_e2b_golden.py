@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,23 @@ import pytest
 from pydantic import SecretStr
 from servers.http_server import Answer, HTTPServer, Request
 
-from ipy_sandbox.errors import KernelDiedError, SandboxBusyError
-from ipy_sandbox.models import CodeExecutionResult, ContainerHandle, End, ExecutionCount, ResultBuilder, Stdout
+from ipy_sandbox.errors import (
+    AuthenticationError,
+    KernelDiedError,
+    ProviderError,
+    SandboxBusyError,
+    SandboxCreationError,
+    SandboxLostError,
+)
+from ipy_sandbox.models import (
+    CodeExecutionResult,
+    ContainerHandle,
+    End,
+    ExecutionCount,
+    ResultBuilder,
+    SandboxOptions,
+    Stdout,
+)
 from ipy_sandbox.sandbox import execution
 from ipy_sandbox.sandbox.e2b import E2BProvider
 from ipy_sandbox.sandbox.e2b_code import _KERNELS, CodeInterpreter, Timing
@@ -27,6 +43,7 @@ pytestmark = pytest.mark.anyio
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "e2b"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((GOLDEN / "expected.json").read_text())
+EXCHANGES: dict[str, dict[str, Any]] = json.loads((GOLDEN / "exchanges.json").read_text())
 MIME = {"text": "text/plain", "html": "text/html", "markdown": "text/markdown", "svg": "image/svg+xml",
         "png": "image/png", "jpeg": "image/jpeg", "pdf": "application/pdf", "latex": "text/latex",
         "json": "application/json", "javascript": "application/javascript"}  # fmt: skip
@@ -206,4 +223,125 @@ async def test_a_result_of_twelve_megabytes_is_cut_and_the_run_goes_on(monkeypat
         assert set(result.stdout) == {"x"}
         assert result.truncated == "output beyond 10 MiB was left out"
         assert result.error is not None
+        await provider.aclose()
+
+
+def exchanging(*names: str) -> HTTPServer:
+    """A server that gives recorded answers, each to the request it was recorded for; others get an empty run."""
+    left = list(names)
+
+    async def handler(request: Request, answer: Answer) -> None:
+        for name in left:
+            recorded = EXCHANGES[name]
+            method, _, path = recorded["request"].partition(" ")
+            if (request.method, request.path) == (method, path.partition("?")[0]):
+                left.remove(name)
+                return await answer.send(recorded["status"], recorded["body"].encode(), recorded["headers"])
+        await answer.start()
+        await answer.chunk(b'{"type": "number_of_executions", "execution_count": 1}\n{"type": "end_of_execution"}\n')
+        return await answer.end()
+
+    return HTTPServer(handler)
+
+
+def call(provider: E2BProvider, name: str, server: HTTPServer) -> Awaitable[Any]:
+    """What makes the request that the exchange `name` answers."""
+    handle = handle_at(server)
+    match EXCHANGES[name]["request"].split(" "):
+        case "POST", "/sandboxes":
+            return provider.create(SandboxOptions())
+        case "GET", "/v2/sandboxes" | "/v2/sandboxes?limit=1":
+            return provider.list_sandboxes()
+        case "POST", "/execute":
+            return execution.run(provider, handle, "1")
+        case "DELETE", path:
+            handle.id = path.rpartition("/")[2]
+            return provider.delete(handle)
+        case "GET", path:
+            handle.id = path.rpartition("/")[2]
+            return provider.info(handle)
+        case _, path:
+            return provider.connect(path.split("/")[2])
+
+
+async def test_a_recorded_creation_and_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with exchanging("shim_create", "shim_connect_running") as server:
+        provider = provider_at(server, monkeypatch)
+        made, taken = await call(provider, "shim_create", server), await call(provider, "shim_connect_running", server)
+        assert (made.id, made.domain, made.secret("traffic_token")) == ("i4hxv0cgypx22nidvj6z5", "e2b.app", None)
+        assert made.secret("access_token") == "ea_43b6087d569e076c5d0fe36a1d79af1b"
+        assert (taken.id, taken.domain) == ("i5avwjv3m0wualmaf982w", "e2b.app")
+        assert taken.secret("access_token") == "ea_b92ae9d3c42c03993b066cd91dc990d6"
+        assert taken.secret("traffic_token") == "ta_de09798b967fdf2a1f169296169a158c"
+        await provider.aclose()
+
+
+async def test_recorded_details_and_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EXCHANGES, "last page", {**EXCHANGES["shim_list_v2"], "headers": {}})
+    async with exchanging("shim_get", "shim_list_v2", "last page", "shim_delete") as server:
+        provider = provider_at(server, monkeypatch)
+        info = await call(provider, "shim_get", server)
+        assert (info.id, info.state, info.memory_bytes) == ("i5avwjv3m0wualmaf982w", "running", None)
+        assert info.expires_at == datetime(2026, 11, 29, 13, 10, 13, 23638, UTC)
+        assert [i.id for i in await call(provider, "shim_list_v2", server)] == ["i4hxv0cgypx22nidvj6z5"] * 2
+        assert [r.query.get("nextToken") for r in server.requests if r.path == "/v2/sandboxes"] == [None, "MQ=="]
+        assert await call(provider, "shim_delete", server) is True
+        await provider.aclose()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("shim_401_no_key", AuthenticationError, "authorization header is missing"),
+        ("shim_401_bad_key", AuthenticationError, "Invalid API key, please visit https://e2b.dev/docs/api-key"),
+        ("shim_400_bad_id", ProviderError, "gave 400: Invalid sandbox ID"),
+        ("shim_404_template", SandboxCreationError, "template 'nope' not found"),
+        ("shim_edge_no_traffic_token", AuthenticationError, "Sandbox is secured with traffic access token"),
+        ("shim_edge_bad_traffic_token", AuthenticationError, "Sandbox is secured with traffic access token"),
+        ("shim_edge_port_closed", ProviderError, "The sandbox is running but port is not open"),
+        ("ctx_unknown", KernelDiedError, "this code was not run"),
+        ("bad_env_type", ProviderError, "Input should be a valid string"),
+    ],
+)
+async def test_recorded_refusals(name: str, kind: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with exchanging(name) as server:
+        provider = provider_at(server, monkeypatch)
+        with pytest.raises(kind, match=said) as caught:
+            await call(provider, name, server)
+        assert "\n" not in str(caught.value)
+        await provider.aclose()
+
+
+async def test_a_recorded_absence(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = {**EXCHANGES["shim_404"], "request": "GET /sandboxes/i1"}
+    monkeypatch.setitem(EXCHANGES, "gone", gone)
+    async with exchanging("shim_edge_not_found", "gone", "shim_404") as server:
+        provider = provider_at(server, monkeypatch)
+        with pytest.raises(SandboxLostError):
+            await call(provider, "shim_edge_not_found", server)
+        assert await call(provider, "shim_404", server) is False
+        await provider.aclose()
+
+
+async def test_a_recorded_rate_limit_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with exchanging("shim_429", "shim_create") as server:
+        provider = provider_at(server, monkeypatch)
+        assert (await call(provider, "shim_create", server)).id == "i4hxv0cgypx22nidvj6z5"
+        assert [r.path for r in server.requests] == ["/sandboxes", "/sandboxes", "/execute"]
+        await provider.aclose()
+
+
+async def test_a_kernel_that_cannot_be_restarted_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    restart = {
+        **EXCHANGES["dead_ctx_restart"],
+        "request": "POST /contexts/c791fcbe-9bd8-4df9-827f-951a9804e87e/restart",
+    }
+    monkeypatch.setitem(EXCHANGES, "restart", restart)
+    async with exchanging("ctx_list", "restart", "ctx_create") as server:
+        provider, handle = provider_at(server, monkeypatch), handle_at(server)
+        await provider.restart(handle)
+        await execution.run(provider, handle, "1")
+        runs = [r.json() for r in server.requests if r.path == "/execute"]
+        assert [run["context_id"] for run in runs] == ["ce183991-f5f0-4fd3-81f9-ac0e8f4225d5"] * 2
+        assert runs[1]["code"] == "1"
         await provider.aclose()
