@@ -39,6 +39,7 @@ _PUBLIC = {
     "sandbox.pool": ["SessionPool"],
     "sandbox.provider": ["Provider", "open_provider", "register_provider"],
     "sandbox.session": ["Session"],
+    "sandbox.variables": ["apull", "apush", "pull", "push"],
     "sandbox.tools": ["SandboxTool", "SandboxTools", "get_sandbox_tool", "register_sandbox_tools"],
 }  # fmt: skip
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}

@@ -94,7 +94,7 @@ class ScriptedModel:
         last = max(i for i, message in enumerate(messages) if message["role"] == "user")
         question = _text(messages[last]["content"])
         outputs = [_text(message["content"]) for message in messages[last:] if message["role"] == "tool"]
-        scripted = next((s for s in self.script if re.search(s.question, question)), None)
+        scripted = next((s for s in self.script if re.search(s.question, question, re.IGNORECASE)), None)
         if scripted is None:
             return {"role": "assistant", "content": UNKNOWN}
         if outputs or not body.get("tools"):

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..background import BACKGROUND
 from ..errors import FileTransferError, VariableTransferError
 from .helper import ask, one_line, text_of
 from .session import Session
@@ -107,3 +108,7 @@ async def _remove_files(session: Session, answer: Mapping[str, Mapping[str, str]
     if paths := [where["file"] for where in answer.values() if "file" in where]:
         with contextlib.suppress(LookupError):  # the code there was faster
             await ask(session, do="remove", paths=paths)
+
+
+push = BACKGROUND.sync(apush)
+pull = BACKGROUND.sync(apull)
