@@ -115,9 +115,14 @@ class Execd:
             await self._prepare()
 
     async def _prepare(self) -> None:
-        if self.handle.context is None and not self.plain:
+        if self.handle.context is not None or self.plain:
+            return
+        try:
             async for event in self._when_free(PRELUDE):
                 self.plain = self.plain or event == Stdout(f"{NO_IPYTHON}\n")
+        except BaseException:
+            self.handle.context = None
+            raise
 
     async def _when_free(self, code: str) -> AsyncGenerator[Event, None]:
         end, pause = time.monotonic() + BUSY_PATIENCE, 0.05

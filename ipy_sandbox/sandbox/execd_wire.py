@@ -22,7 +22,7 @@ class CodeStream:
     Attributes:
         context: the id of the context that runs the code, once known.
         problem: what execd said instead of running on, if it did.
-        pid: the kernel's process id: our prelude tells it as the cell starts.
+        pid: the kernel's process id, if execd can see it: our prelude tells it as the cell starts.
         running: whether the code may still run.
         started, ended: whether the prelude's marks of the cell's first and last output have come.
         failed: whether the code raised.
@@ -41,6 +41,7 @@ class CodeStream:
         self.empty = True
         self.pinged = False
         self._count: int | None = None
+        self._cell: object = None
 
     def read(self, frame: bytes) -> list[Event]:
         """The events of one frame; unknown and broken frames give none."""
@@ -88,18 +89,20 @@ class CodeStream:
         raw = {key: value for key, value in results.items() if key != OPERATION}
         operation = results.get(OPERATION)
         if isinstance(operation, dict) and operation.get("op") in ("start", "end"):
-            self._mark(operation)
-            return []
+            return self._mark(operation)
         data = {"text/plain" if key == "text" else key: value for key, value in raw.items()}
         return unpack(Display(data, is_result=True, raw=raw), operation)
 
-    def _mark(self, operation: dict[str, Any]) -> None:
-        if operation["op"] == "end":
+    def _mark(self, operation: dict[str, Any]) -> list[Event]:
+        cell, pid, count = (operation.get(key) for key in ("cell", "pid", "count"))
+        if operation["op"] == "start":
+            self.started, self._cell = True, cell
+            self.pid = pid if isinstance(pid, int) else None
+        elif cell in (self._cell, 0):
+            # Another cell's end may come late; the prelude's own run, cell 0, has only an end.
             self.ended = True
-            return
-        self.started = True
-        pid = operation.get("pid")
-        self.pid = pid if isinstance(pid, int) else None
+            return [ExecutionCount(count)] if isinstance(count, int) else []
+        return []
 
     def _error(self, error: object) -> list[Event]:
         if not isinstance(error, dict):

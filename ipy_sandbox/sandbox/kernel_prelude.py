@@ -14,8 +14,9 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
     shell = get_ipython()
     publisher, hook = shell.display_pub, shell.displayhook
     session = shell.kernel.session
-    # execd ends its stream soon after a count above 0, and never after a later 0.
+    # execd ends its stream soon after a count above 0, and never if a 0 comes between that and the end.
     count = [0]
+    cell, over_at = [0], [0.0]
     # Seconds that the messages sent so far still need to pass Jupyter, and since when.
     debt = [0.0, 0.0]
 
@@ -36,6 +37,8 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
             return msg
         msg["msg_type"] = msg["header"]["msg_type"] = carrier
         msg["content"] = {"data": dict(data, **{key: operation}), "metadata": {}, "transient": {}}
+        if time.monotonic() - over_at[0] > 0.5:
+            count[0] = 0
         msg["content"]["execution_count"] = count[0]
         return msg
 
@@ -84,16 +87,28 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
         debt[:] = max(0, debt[0] - now + debt[1]) + 0.002 + size / 2e7, now
         return send(stream, msg_or_type, content, *args, **kwargs)
 
+    def sees_execd():
+        # Only then our process id means something to it.
+        for entry in os.listdir("/proc"):
+            with contextlib.suppress(OSError), open("/proc/" + entry + "/comm") as name:
+                if name.read() == "execd\n":
+                    return True
+        return False
+
     def mark_start(*info):
         count[0] = 0
-        mark({"op": "start", "pid": os.getpid()})
+        cell[0] += 1
+        mark(dict(start, cell=cell[0]))
 
-    def mark_end(*result):
-        count[0] = max(1, shell.execution_count - 1)
-        mark({"op": "end"})
+    def mark_end(result=None):
+        number = max(1, shell.execution_count - 1)
+        # The error has told the end already, and this might come into the next cell's stream.
+        count[0], over_at[0] = number if getattr(result, "success", True) else 0, time.monotonic()
+        mark({"op": "end", "cell": cell[0], "count": number})
         # The reply, which goes another way, must not overtake the outputs: execd ends its stream then.
         with contextlib.suppress(KeyboardInterrupt):
             time.sleep(max(0, min(2, debt[0] - time.monotonic() + debt[1])))
+        over_at[0] = time.monotonic()
 
     def forget_later(result):
         # A reply with the count 0 would keep execd waiting for ever.
@@ -126,6 +141,7 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
     send_traceback, shell._showtraceback = shell._showtraceback, show_traceback
     shell.set_hook("show_in_pager", show_page, 0)
     if marking:
+        start = {"op": "start", "pid": os.getpid()} if sees_execd() else {"op": "start"}
         send, session.send = session.send, send_counted
         shell.events.register("pre_run_cell", mark_start)
         shell.events.register("post_run_cell", mark_end)

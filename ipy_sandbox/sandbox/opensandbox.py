@@ -29,6 +29,7 @@ from ..errors import (
     SandboxLostError,
 )
 from ..models import ContainerHandle, Event, FileInfo, SandboxInfo, SandboxOptions
+from ..transport import ssl_context
 from .execd import PORT, Execd
 from .http import HTTPClient
 
@@ -150,7 +151,7 @@ class OpenSandboxProvider:
         while True:
             problem = "Jupyter has not started in it"
             try:
-                async with asyncio.timeout_at(asyncio.get_running_loop().time() + deadline - time.monotonic()):
+                async with asyncio.timeout(deadline - time.monotonic()):
                     if self._warm or await execd.sees_jupyter():
                         await execd.prepare()
                         self._warm = first
@@ -310,7 +311,7 @@ class OpenSandboxProvider:
     def delete_at_exit(self, handles: list[ContainerHandle], budget: float) -> None:
         """Delete `handles` within `budget` seconds, without asyncio and without raising: the interpreter is leaving."""
         end = time.monotonic() + budget
-        with contextlib.suppress(Exception), httpx.Client(headers=self._headers) as client:
+        with contextlib.suppress(Exception), httpx.Client(headers=self._headers, verify=ssl_context()) as client:
             for number, handle in enumerate(handles):
                 share = (end - time.monotonic()) / (len(handles) - number)
                 with contextlib.suppress(httpx.HTTPError):

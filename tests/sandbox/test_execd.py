@@ -326,8 +326,8 @@ def frame(**message: Any) -> bytes:
 
 INIT = frame(type="init", text="c") + frame(type="ping", text="pong")
 COMPLETE = frame(type="execution_complete", execution_time=50)
-START = frame(type="result", results={OPERATION: {"op": "start", "pid": 7}})
-FINISH = frame(type="result", results={OPERATION: {"op": "end"}})
+START = frame(type="result", results={OPERATION: {"op": "start", "cell": 2, "pid": 7}})
+FINISH = frame(type="result", results={OPERATION: {"op": "end", "cell": 2, "count": 1}})
 
 
 def playing(*chunks: bytes, ended: bool = True) -> Any:
@@ -349,13 +349,13 @@ async def test_a_standard_sse_prefix_is_taken_too() -> None:
 
 async def test_twelve_megabytes_are_cut_at_ten_and_the_end_is_seen() -> None:
     print_12mb = frame(type="stdout", text="0123456789abcdef" * (12 * 1024 * 64))
-    body = [INIT, START, print_12mb, frame(type="execution_count", execution_count=4), FINISH]
+    body = [INIT, START, print_12mb, FINISH]
     async with playing(*body) as server, attached(server.url) as (provider, handle):
         result = await execution.run(provider, handle, "x")
     assert result.truncated == "The output after the first 10 MiB is left out."
     assert 9 * frames.MiB < len(result.stdout) <= 10 * frames.MiB
     assert result.stdout.startswith("0123456789abcdef")
-    assert result.execution_count == 4
+    assert result.execution_count == 1
 
 
 async def test_output_past_the_cap_is_dropped_but_an_error_is_not() -> None:
@@ -401,6 +401,16 @@ async def test_marks_are_not_shown() -> None:
     async with playing(*body) as server, attached(server.url) as (provider, handle):
         events = [event async for event in provider.run(handle, "x")]
     assert events == [Stdout("1\n"), ExecutionCount(1), End()]
+
+
+async def test_the_late_end_of_another_cell_is_not_taken_for_ours() -> None:
+    other = frame(type="result", results={OPERATION: {"op": "end", "cell": 1, "count": 1}})
+    for body in ([INIT, other, START], [INIT, START, other]):
+        async with playing(*body) as server, attached(server.url) as (provider, handle):
+            events = [event async for event in provider.run(handle, "x")]
+        assert len(events) == 1
+        assert isinstance(events[0], End)
+        assert events[0].truncated is not None
 
 
 async def test_an_error_makes_a_missing_mark_no_matter() -> None:

@@ -141,6 +141,10 @@ class OpenSandboxServer:
         app = Starlette(routes=self._routes(), lifespan=self._lifespan)
         config = uvicorn.Config(self._recording(app), host="127.0.0.1", port=0, log_level="critical", ws="none")
         self._server = uvicorn.Server(config)
+        # The kernels look for a process of that name.
+        execd = self._root / "execd"
+        execd.symlink_to(shutil.which("sleep") or "/bin/sleep")
+        self._execd = subprocess.Popen([str(execd), "infinity"])
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
         while not self._server.started:
@@ -154,6 +158,8 @@ class OpenSandboxServer:
         # Not gracefully: some streams would go on for ever.
         self._server.should_exit = self._server.force_exit = True
         self._thread.join()
+        self._execd.kill()
+        self._execd.wait()
         shutil.rmtree(self._root, ignore_errors=True)
 
     @contextlib.asynccontextmanager
