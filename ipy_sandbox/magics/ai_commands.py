@@ -25,9 +25,9 @@ Command = Callable[[], "Table | None"]
 def find_command(ai: Asker, line: str, args: argparse.Namespace) -> Command | None:
     """The command that `line` is; None if it is a question: a command has exactly its own number of words."""
     words = line.split()
-    if not words or words[0] not in _COMMANDS:
+    if not words or words[0] not in COMMANDS:
         return None
-    function, arity = _COMMANDS[words[0]]
+    function, arity = COMMANDS[words[0]]
     if len(words) - 1 not in arity:
         return None
     return functools.partial(function, ai, args, *words[1:])
@@ -123,7 +123,7 @@ def _short(text: str) -> str:
     return line if len(line) <= 60 else f"{line[:59]}…"
 
 
-_COMMANDS: dict[str, tuple[Callable[..., Table | None], range]] = {
+COMMANDS: dict[str, tuple[Callable[..., Table | None], range]] = {
     "reset": (reset, range(1)),
     "history": (history, range(1)),
     "usage": (usage, range(1)),

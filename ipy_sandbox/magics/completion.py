@@ -44,10 +44,10 @@ class Completion:
             return _result(self._command(before.split()[1:], words[-1]), words[-1])
         if before.lstrip().startswith(("%%sandbox ", "%sandbox ")):
             found = self._option(sandbox_parser(), words)
-            if found is not None:
-                return _result(found, words[-1])
-            return self._remote(context)
-        whole = self._magics.whole_notebook.on and not before.startswith("%") and first != ["%%local"]
+            return self._remote(context) if found is None else _result(found, words[-1])
+        if before.lstrip().startswith(("%%ai ", "%ai ")):
+            return _result(self._ai(words), words[-1])
+        whole = self._magics.auto and not before.startswith("%") and first != ["%%local"]
         if (first == ["%%sandbox"] and context.cursor_line > 0) or whole:
             return self._remote(context)
         return {"completions": []}
@@ -92,6 +92,15 @@ class Completion:
             return [path + "/" * os.path.isdir(path) for path in glob.glob(glob.escape(last) + "*")]
         return []
 
+    def _ai(self, words: list[str]) -> Iterable[str]:
+        from .ai import ai_parser
+        from .ai_commands import COMMANDS
+
+        found = self._option(ai_parser(words[0]), words)
+        if found is not None:
+            return found
+        return COMMANDS if len(words) == 2 and words[0] == "%ai" else []
+
     def _session_names(self) -> list[str]:
         return self._magics.sessions.names()
 
@@ -103,7 +112,8 @@ class Completion:
             fragment = context.token
         matches = answer.get("matches")
         names = [name for name in matches if isinstance(name, str)] if isinstance(matches, list) else []
-        return _result((name for name in names if name.isprintable()), fragment, "remote")
+        # IPython asks others, who know local names only, where there is no match at all: so the text matches itself.
+        return _result([name for name in names if name.isprintable()] or [fragment], fragment, "remote")
 
     def _session_name(self, context: CompletionContext) -> str:
         head = context.full_text.lstrip().partition("\n")[0]

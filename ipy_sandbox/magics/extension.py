@@ -31,6 +31,8 @@ def load(shell: InteractiveShell) -> None:
     shell.events.register("post_run_cell", magics.after_cell)
     shell.push({"Err": magics.errors}, interactive=False)
     atexit.register(magics.at_exit)
+    if magics.spare == "at_load":
+        magics.sessions.open("local")
     _installed[id(shell)] = (magics, ai, completion)
 
 

@@ -72,7 +72,7 @@ class SandboxMagics(Magics, Settings):
         super().__init__(shell=shell, config=config)
         self._shell = shell
         self.errors = ErrorMemory()
-        self.whole_notebook = WholeNotebook()
+        self.whole_notebook = WholeNotebook(self)
 
     @functools.cached_property
     def sessions(self) -> Sessions:

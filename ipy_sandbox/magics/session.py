@@ -228,10 +228,9 @@ class SessionCommands:
         self._magics.transfer.pull(self._used(args.name), list(itertools.chain(*args.names)))
 
     def _auto(self, args: argparse.Namespace) -> None:
-        whole = self._magics.whole_notebook
         if args.switch:
-            whole.on = args.switch == "on"
-        if whole.on:
+            self._magics.auto = args.switch == "on"
+        if self._magics.auto:
             self._say("All cells run in the sandbox; %%local at the top of a cell runs it here.")
         else:
             self._say("Cells run here; %%sandbox at the top of a cell runs it in the sandbox.")

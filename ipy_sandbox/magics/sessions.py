@@ -123,7 +123,15 @@ class Sessions:
         name = provider or self._settings.provider or default_provider_name()
         if name not in self._providers:
             self._providers[name] = open_provider(name)
+            if name == "local":
+                self._set_spare()
         return self._providers[name]
+
+    def _set_spare(self) -> None:
+        from ..sandbox.local.provider import SPARE
+
+        if SPARE.policy != self._settings.spare:
+            SPARE.set_policy(self._settings.spare)  # type: ignore[arg-type]  # one of its own choices
 
     def _options(self, given: dict[str, Any]) -> SandboxOptions:
         settings = self._settings

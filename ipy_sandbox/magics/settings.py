@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Mapping
 
-from traitlets import Bool, Dict, Float, HasTraits, Integer, List, TraitError, TraitType, Unicode
+from traitlets import Bool, Dict, Enum, Float, HasTraits, Integer, List, TraitError, TraitType, Unicode
 from traitlets.config import Config
 
 
@@ -40,6 +40,15 @@ class Settings(HasTraits):
     ).tag(config=True)
     frame_hosts = List(
         Unicode(), help="Origins that isolated frames of interactive charts may load from, e.g. https://cdn.plot.ly."
+    ).tag(config=True)
+    auto = Bool(
+        False, help="Whole-notebook mode: all cells run in the sandbox, but those that begin with %%local."
+    ).tag(config=True)
+    spare = Enum(
+        ["off", "after_use", "at_load"],
+        "after_use",
+        help="When the local provider keeps a spare sandbox ready, which costs about 150 MB: never, from the first "
+        "sandbox on, or as soon as the extension is loaded.",
     ).tag(config=True)
     progress_after = Float(1.0, help="Seconds without output after which a line says what is going on.").tag(
         config=True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+from .settings import Settings
+
 CELL_MAGICS = ("%%sandbox", "%%ai", "%%local")
 LINE_MAGICS = ("%sandbox", "%sandbox_session", "%ai", "%load_ext", "%reload_ext", "%unload_ext", "%config")
 
@@ -20,17 +22,17 @@ def hoist_cell_magic(lines: list[str]) -> list[str]:
 
 
 class WholeNotebook:
-    """Sends cells to the sandbox as if each began with `%%sandbox`, while `on`.
+    """Sends cells to the sandbox as if each began with `%%sandbox`, while the setting `auto` is on.
 
     Everything goes there: statements, `await`, `!ls`, `x?`, `%%time`, `%%bash`. Only our own magics, a line of
     `%load_ext` or `%config`, and cells that begin with `%%local` run here. `%%local` is a mark that is taken away, so
-    that such a cell is an ordinary one; it works whether `on` or not.
+    that such a cell is an ordinary one; it works whether it is on or not.
     """
 
     has_side_effects = True  # IPython skips such a transformer when it only asks whether a cell is complete
 
-    def __init__(self) -> None:
-        self.on = False
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._here = False
 
     def __call__(self, lines: list[str]) -> list[str]:
@@ -43,7 +45,7 @@ class WholeNotebook:
             # Magics inside the cell transform their body again: that must stay here too.
             self._here = True
             return lines[first + 1 :]
-        if not self.on or magic in CELL_MAGICS or magic in LINE_MAGICS:
+        if not self._settings.auto or magic in CELL_MAGICS or magic in LINE_MAGICS:
             return lines
         return ["%%sandbox\n", *lines]
 

@@ -220,3 +220,58 @@ class TestBackground:
         shared.interrupt()
         assert shared.wait(cell, timeout=20).status == "error"
         assert shared.ok("done = job.done; job.stop(); done").value == "False"
+
+
+class TestVariables:
+    def test_in_and_out(self, shared: Kernel) -> None:
+        shared.ok("import pandas as pd; df = pd.DataFrame({'a': [1, 2]}); factor = 10")
+        shared.ok(
+            "%%sandbox -i df,factor -o total,fig\nimport matplotlib.pyplot as plt\n"
+            "total = int(df.a.sum()) * factor\nfig = plt.figure()\nplt.close(fig)"
+        )
+        assert shared.ok("total, type(fig).__name__").value == "(30, 'Image')"
+        shared.ok("%sandbox_session push factor\n%sandbox factor += 1\n%sandbox_session pull factor")
+        assert shared.ok("factor").value == "11"
+
+    @pytest.mark.parametrize(
+        ("cell", "told"),
+        [
+            ("%%sandbox -i nope\n1", "no variable nope"),
+            ("f = lambda: 0\nget_ipython().run_cell_magic('sandbox', '-i f', '1')", "function"),
+            ("%%sandbox -o nope\n1", "no variable 'nope'"),
+            ("%%sandbox -o sys\nimport sys", "module"),
+        ],
+    )
+    def test_what_cannot_cross_fails_the_cell(self, shared: Kernel, cell: str, told: str) -> None:
+        failed = shared.run(cell)
+        assert failed.reply["ename"] == "VariableTransferError"
+        assert told in failed.error
+        assert len(failed.error.splitlines()) == 1
+
+
+class TestLoading:
+    def test_it_is_silent_light_and_opens_nothing(self) -> None:
+        with kernel(load=False) as started:
+            started.ok("import sys, os; before = set(sys.modules); files = set(os.listdir('/proc/self/fd'))")
+            cell = started.ok("%load_ext ipy_sandbox")
+            assert not cell.contents("stream", "display_data")
+            heavy = started.ok(
+                "sorted({m.partition('.')[0] for m in set(sys.modules) - before} "
+                "& {'pydantic', 'httpx', 'nh3', 'nbformat', 'numpy', 'pandas', 'markdown_it', 'openai'})"
+            )
+            assert heavy.value == "[]"
+            assert started.ok("len(set(os.listdir('/proc/self/fd')) - files)").value == "0"
+
+    def test_the_status_line_and_the_footer_are_for_people(self) -> None:
+        with kernel(IPY_SANDBOX_PROVIDER="local") as started:
+            started.ok("%config SandboxMagics.progress_after = 0.2\n%config SandboxMagics.footer_after = 0.1")
+            started.ok("%sandbox 1")
+            code = "%%sandbox\nimport time; time.sleep(1)\n42"
+            texts = [d["text/plain"] for d in started.ok(code, allow_stdin=True).displays]
+            assert re.fullmatch(r"running in default · \d s", texts[0])
+            assert texts[1] == ""
+            assert re.fullmatch(r"\d\.\d s · default( · \d+ MB)?", texts[-1])
+            kinds = [m["msg_type"] for m in started.ok(code, allow_stdin=True).messages]
+            assert kinds.index("execute_result") < len(kinds) - 1 - kinds[::-1].index("display_data")
+            assert not started.ok(code).displays
+            assert not started.ok(f"%%capture c\n{code}", allow_stdin=True).displays

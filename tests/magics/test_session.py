@@ -314,6 +314,11 @@ class TestWholeNotebook:
         assert shell.ip.user_ns["here"] == 1
         assert self.codes(provider) == ["x\n", "y"]
 
+    def test_it_can_be_on_from_the_start(self, shell: Shell, provider: ScriptedProvider) -> None:
+        shell.run("%config SandboxMagics.auto = True")
+        shell.run("x = 1")
+        assert self.codes(provider) == ["x = 1\n"]
+
     def test_asking_whether_a_cell_is_complete_changes_nothing(self, shell: Shell, provider: ScriptedProvider) -> None:
         shell.run("%sandbox_session auto on")
         assert shell.ip.check_complete("%%local\nx = 1\n\n")[0] == "complete"
