@@ -16,10 +16,9 @@ _TRACES = frozenset(
     scattercarpet contourcarpet parcoords parcats sankey treemap sunburst icicle funnel funnelarea waterfall
     indicator candlestick ohlc table splom""".split()
 )
-_PLOTLY_UNSAFE_KEYS = re.compile(
-    r"images|source|geo\d*|map\d*|mapbox\d*|.*url.*|.*token.*|.*server.*|modebar.*|link", re.I
-)
-_PLAIN_TAGS = re.compile(r"</?(b|i|u|s|em|strong|sub|sup|br)\s*/?>", re.IGNORECASE)
+_PLOTLY_UNSAFE_KEYS = re.compile(r"images|source|geo\d*|map\d*|mapbox\d*|.*url.*|.*token.*|.*server.*|modebar.*", re.I)
+_PLOTLY_CONFIG = {"responsive", "displayModeBar", "scrollZoom", "displaylogo"}
+_PLAIN_TAGS = re.compile(r"</?(b|i|u|s|em|strong|sub|sup|br|extra)\s*/?>", re.IGNORECASE)
 _RISKY_TEXT = re.compile(r"<\s*[a-z/!?]|javascript:|data:", re.IGNORECASE)
 
 _VEGA_KEYS = frozenset(
@@ -31,34 +30,31 @@ _VEGA_KEYS = frozenset(
     tickCount labels labelAngle labelFontSize titleFontSize titleColor labelColor font fontSize fontWeight angle align
     baseline dx dy cornerRadius innerRadius outerRadius padAngle band bandPosition bandwidth extent thickness background
     continuousWidth continuousHeight discreteWidth discreteHeight anchor offset content fit contains autosize op as
-    groupby fields transform fold pivot window frame density regression on method""".split()
+    groupby fields transform fold pivot window frame density regression method params select encodings""".split()
 )
 _VEGA_RISKY = re.compile(r"https?:|//|javascript:|data:|[<>\\`]", re.IGNORECASE)
 
 
 def plain_plotly(figure: Any) -> bool:
     """Whether a figure only has traces that draw numbers, and texts without links or markup of their own."""
-    if not isinstance(figure, dict) or not isinstance(figure.get("data", []), list):
+    if not isinstance(figure, dict) or not figure.keys() <= {"data", "layout", "config"}:
         return False
-    if not all(isinstance(t, dict) and t.get("type", "scatter") in _TRACES for t in figure.get("data", [])):
+    traces, config = figure.get("data"), figure.get("config") or {}
+    if not isinstance(traces, list) or not isinstance(config, dict) or not config.keys() <= _PLOTLY_CONFIG:
         return False
-    config = figure.get("config") or {}
-    if not isinstance(config, dict) or not config.keys() <= {
-        "responsive",
-        "displayModeBar",
-        "scrollZoom",
-        "displaylogo",
-    }:
+    if not all(isinstance(t, dict) and t.get("type", "scatter") in _TRACES for t in traces):
         return False
-    body = {"data": figure.get("data"), "layout": _without_template(figure.get("layout"))}
-    return all(not _plotly_refuses(key, value) for key, value in _walk(body))
+    layout = _without_unused_maps(figure.get("layout"))
+    return not any(_plotly_refuses(key, value) for key, value in _walk({"data": traces, "layout": layout}))
 
 
-def _without_template(layout: Any) -> Any:
-    """Templates name every kind of trace and subplot without drawing one; only their texts matter, and have none."""
-    if not isinstance(layout, dict) or _RISKY_TEXT.search(str(layout.get("template", ""))):
-        return layout
-    return {key: value for key, value in layout.items() if key != "template"}
+def _without_unused_maps(layout: Any) -> Any:
+    """Templates style maps too; without a trace on one, none is drawn."""
+    match layout:
+        case {"template": {"layout": dict(styles)} as template}:
+            styles = {key: value for key, value in styles.items() if key not in ("geo", "map", "mapbox")}
+            return {**layout, "template": {**template, "layout": styles}}
+    return layout
 
 
 def _plotly_refuses(key: str, value: Any) -> bool:
@@ -86,6 +82,8 @@ def plain_vega(chart: Any) -> bool:
 
 
 def _vega_allows(key: str, value: Any) -> bool:
+    if key == "bind":
+        return bool(value == "scales")
     return key in _VEGA_KEYS and not (isinstance(value, str) and _VEGA_RISKY.search(value))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from .css import safe_style, table_sheet
 from .frame import frame
 from .latex import disarm_latex
+from .nesting import depth
 from .text import encodable
 
 _TAGS = set(
@@ -33,6 +34,7 @@ _NEEDS_FRAME = re.compile(
     r"<(script|style|svg|iframe|canvas|object|embed|video|audio|link|button|input|select|textarea)\b", re.IGNORECASE
 )
 _INLINE_LIMIT = 2_000_000
+_DEPTH_LIMIT = 4_000
 
 
 def safe_html(html: str, *, hosts: Sequence[str] = ()) -> str:
@@ -44,7 +46,7 @@ def safe_html(html: str, *, hosts: Sequence[str] = ()) -> str:
     html = encodable(html)
     sheets = [table_sheet(css) for css in _STYLE_TAG.findall(html)]
     plain = html if None in sheets else _STYLE_TAG.sub("", html)
-    if _NEEDS_FRAME.search(plain) or len(html) > _INLINE_LIMIT:
+    if _NEEDS_FRAME.search(plain) or len(html) > _INLINE_LIMIT or depth(plain) > _DEPTH_LIMIT:
         return frame(html, hosts=hosts)
     sheet = "\n".join(s for s in sheets if s)
     style = f"<style>\n{sheet}\n</style>\n" if sheet else ""

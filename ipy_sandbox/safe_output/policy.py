@@ -101,7 +101,10 @@ class OutputPolicy:
             raise _Refused
         match mime:
             case "text/html":
-                return {mime: safe_html(self._plotly.complete(value), hosts=self.hosts)}
+                whole = self._plotly.complete(value)
+                if not whole:
+                    raise _Refused("plotly.js")
+                return {mime: safe_html(whole, hosts=self.hosts)}
             case "text/markdown":
                 return {"text/html": safe_markdown(value), "text/plain": _cut(safe_text(value))}
             case "text/latex":
@@ -191,7 +194,8 @@ def _description(shown: Mapping[str, Any], dropped: Sequence[str]) -> str:
 def _safe_metadata(metadata: Mapping[str, Any], shown: Mapping[str, Any]) -> dict[str, Any]:
     safe = {}
     for mime in shown.keys() & metadata.keys():
-        looks = {k: v for k, v in dict(metadata[mime]).items() if _is_look(k, v)}
+        given = metadata[mime]
+        looks = {k: v for k, v in given.items() if _is_look(k, v)} if isinstance(given, Mapping) else {}
         if looks:
             safe[mime] = looks
     return safe

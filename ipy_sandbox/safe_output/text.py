@@ -14,6 +14,7 @@ _SEQUENCE = re.compile(
     r"""
     (?P<colour> \x1b\[ [0-9;:]* m )
     | \x1b\[ [0-?]* [\ -/]* [@-~]                           # cursor, screen, modes
+    | \x1b\[ [0-?]*+ [\ -/]*+ (?=[^@-~])                     # a sequence that something else broke off
     | (?P<string> \x1b[]PX^_] )                             # OSC, DCS, SOS, PM, APC: until their end
     | \x1b [\ -/]* [0-Z\\`-~]                               # two characters, or more with intermediates
     | (?P<partial> \x1b (?: \[ [0-?]* [\ -/]* | [\ -/]* ) \Z )
