@@ -216,7 +216,8 @@ class SandboxOptions(BaseModel):
         allow_internet_access: None means the provider's default (e2b: yes, OpenSandbox and local: no).
         metadata: labels kept with the sandbox.
         env_vars: environment variables of the code.
-        network_policy, resource_limits, entrypoint, use_server_proxy, secure_access: OpenSandbox.
+        secure_access: whether only who has the sandbox's token can run code in it (e2b: yes, OpenSandbox: no).
+        network_policy, resource_limits, entrypoint, use_server_proxy: OpenSandbox.
         ro_binds: further host paths the local sandbox may read.
         limits: resource limits of the local sandbox, see `ipy_sandbox.sandbox.local`.
         host_network: share the host's network with the local sandbox, its loopback services included.

@@ -35,6 +35,8 @@ DEFAULT_TEMPLATE = "code-interpreter-v1"
 NOT_HERE = ("network_policy", "resource_limits", "entrypoint", "use_server_proxy", "ro_binds", "limits", "host_network",
             "unsafe")  # fmt: skip
 """Fields of `SandboxOptions` that e2b cannot honour."""
+EDGE_RETRIES = (0.3, 1.0)
+"""Seconds to wait before a run is sent again that the edge did not let through to a sandbox that runs."""
 
 
 class E2BProvider:
@@ -141,16 +143,21 @@ class E2BProvider:
         return self._handle(response, options)
 
     async def run(self, handle: ContainerHandle, code: str) -> AsyncGenerator[Event, None]:
-        events = self._code.run(handle, code)
-        failure: SandboxError | None = None
-        async with contextlib.aclosing(events):
-            try:
-                async for event in events:
-                    yield event
-            except SandboxError as error:
-                failure = error
-        if failure is not None:
-            raise await self._cause(handle, failure)
+        for wait in (*EDGE_RETRIES, None):
+            events = self._code.run(handle, code)
+            failure: SandboxError | None = None
+            async with contextlib.aclosing(events):
+                try:
+                    async for event in events:
+                        yield event
+                except SandboxError as error:
+                    failure = error
+            if failure is None:
+                return
+            cause = await self._cause(handle, failure)
+            if wait is None or not _never_arrived(cause):
+                raise cause
+            await asyncio.sleep(wait)
 
     async def interrupt(self, handle: ContainerHandle) -> None:
         self._code.interrupt(handle)
@@ -263,6 +270,11 @@ def _info(item: dict[str, Any]) -> SandboxInfo:
         expires_at=item.get("endAt"),
         metadata=item.get("metadata") or {},
     )
+
+
+def _never_arrived(error: SandboxError) -> bool:
+    # The edge's own answer, for a sandbox of which the control plane says that it runs: now and then it is behind.
+    return getattr(error, "status", None) == 502 and "sandbox was not found" in str(error)
 
 
 @contextlib.contextmanager

@@ -33,7 +33,8 @@ class Timing:
 
     settle: rest after a closed connection, until the kernel takes code again.
     first_byte, idle: silence after which the server, or the connection, counts as dead.
-    unstarted: how long a run may get keepalives without having been started.
+    unstarted: how long a run may get keepalives without having been started, before it is sent again.
+    patience: the same for the second time, before the kernel is restarted; code that was stopped may still end.
     start: how long the server of a new sandbox may need until it listens.
     """
 
@@ -41,6 +42,7 @@ class Timing:
     first_byte: float = 30
     idle: float = 30
     unstarted: float = 9
+    patience: float = 29
     start: float = 20
 
 
@@ -129,13 +131,13 @@ class CodeInterpreter:
         self, handle: ContainerHandle, kernel: _Kernel, running: Running, code: str
     ) -> AsyncGenerator[Event, None]:
         """Run `code`, once more if the server did not start it, and make sense of a server that does neither."""
-        for _ in range(2):
+        for patience in (self.timing.unstarted, self.timing.patience):
             await asyncio.sleep(max(0.0, kernel.rest_until - time.monotonic()))
             if running.stopped.is_set():
                 for stopped in STOPPED:
                     yield stopped
                 return
-            run = self._execute(handle, kernel, running, code)
+            run = self._execute(handle, kernel, running, code, patience)
             try:
                 async with contextlib.aclosing(run):
                     async for event in run:
@@ -145,8 +147,9 @@ class CodeInterpreter:
                 continue
             except NothingCame:
                 pass
-            except KernelRestarted:
-                raise self._died(handle, kernel, "died and was started again") from None
+            except KernelRestarted as restarted:
+                what = "" if restarted.started else "; this code was not run"
+                raise self._died(handle, kernel, f"died and was started again{what}") from None
             if await self._answers(handle, kernel):
                 raise self._cut(handle)
             break
@@ -154,7 +157,13 @@ class CodeInterpreter:
         raise self._died(handle, kernel, "did not take code any more and was restarted; this code was not run")
 
     async def _execute(
-        self, handle: ContainerHandle, kernel: _Kernel, running: Running, code: str, first_byte: float | None = None
+        self,
+        handle: ContainerHandle,
+        kernel: _Kernel,
+        running: Running,
+        code: str,
+        patience: float,
+        first_byte: float | None = None,
     ) -> AsyncGenerator[Event, None]:
         context = _context(handle, kernel)
         body = {"code": code} if context == DEFAULT_CONTEXT else {"code": code, "context_id": context}
@@ -175,7 +184,7 @@ class CodeInterpreter:
                 if frames.response.status_code == 404:
                     kernel.context = DEFAULT_CONTEXT
                     raise self._died(handle, kernel, "is not there any more; this code was not run")
-                answer = Answer(frames, _env_vars(handle).values(), self.timing.unstarted)
+                answer = Answer(frames, _env_vars(handle).values(), patience)
                 with running.on_stop(frames.stop):
                     async for event in answer.events():
                         ended = answer.ended
@@ -190,7 +199,7 @@ class CodeInterpreter:
         """Whether the kernel answers to nothing at all; one that is busy with other code counts as alive."""
         running = Running()
         try:
-            async for _ in self._execute(handle, kernel, running, "", first_byte=5):
+            async for _ in self._execute(handle, kernel, running, "", self.timing.unstarted, first_byte=5):
                 pass
         except NothingCame:
             return False

@@ -40,14 +40,17 @@ class NothingCame(Exception):
 
 
 class KernelRestarted(Exception):
-    """The kernel died, and the server has started it again."""
+    """The kernel died, before or after it `started` the code, and the server has started it again."""
+
+    def __init__(self, started: bool) -> None:
+        self.started = started
 
 
 class Answer:
     """The answer to one run, as events.
 
-    `ended` tells whether the server said that the run is over, `kernel_lost` whether it lost its line to the kernel,
-    which may be a fresh one after that.
+    `started` tells whether the kernel has begun with the code, `ended` whether the server said that the run is over,
+    `kernel_lost` whether it lost its line to the kernel, which may be a fresh one after that.
 
     Arguments:
         secrets: texts that must not show in errors.
@@ -55,6 +58,7 @@ class Answer:
     """
 
     def __init__(self, frames: Frames, secrets: Collection[str], unstarted: float) -> None:
+        self.started = False
         self.ended = False
         self.kernel_lost = False
         self._frames = frames
@@ -62,7 +66,6 @@ class Answer:
         self._unstarted = unstarted
         self._began = time.monotonic()
         self._heard = False
-        self._started = False
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """The events; raises the three exceptions above, SandboxBusyError and OutputTruncatedError."""
@@ -85,12 +88,12 @@ class Answer:
         if kind == "end_of_execution":
             self.ended = True
         elif kind == "keepalive":
-            if not self._started and time.monotonic() - self._began > self._unstarted:
+            if not self.started and time.monotonic() - self._began > self._unstarted:
                 raise Unstarted
         elif kind == "error" and message.get("name") == "ContextRestarting":
-            raise KernelRestarted
+            raise KernelRestarted(self.started)
         elif kind is not None:
-            self._started = True
+            self.started = True
             self.kernel_lost |= kind == "error" and message.get("name") in (
                 "UnexpectedEndOfExecution",
                 "WebSocketError",

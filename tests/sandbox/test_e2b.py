@@ -24,6 +24,7 @@ from ipy_sandbox.errors import (
     SandboxLostError,
 )
 from ipy_sandbox.models import ContainerHandle, End, ExecutionCount, SandboxOptions
+from ipy_sandbox.sandbox import e2b as e2b_module
 from ipy_sandbox.sandbox import http as http_module
 from ipy_sandbox.sandbox.e2b import E2BProvider
 from ipy_sandbox.sandbox.e2b_address import Address, address, sandbox_url
@@ -289,6 +290,22 @@ async def test_a_lost_sandbox_is_told_from_a_port_that_is_closed(provider: E2BPr
         await anext(provider.run(handle, "1"))
     with pytest.raises(SandboxLostError):
         await provider.download(handle, "x")
+
+
+async def test_a_run_that_the_edge_did_not_let_through_is_sent_again(
+    provider: E2BProvider, server: E2BServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(e2b_module, "EDGE_RETRIES", (0, 0))
+    handle = await provider.create(SandboxOptions())
+    unknown = ("/execute", 502, {"message": "The sandbox was not found", "code": 502}, {})
+    server.refuse += [unknown, unknown]
+    assert [event async for event in provider.run(handle, "1")] == [ExecutionCount(1), End()]
+    server.refuse += [unknown] * 3
+    with pytest.raises(ProviderError, match="was not found"):
+        await anext(provider.run(handle, "1"))
+    server.refuse += [("/execute", 502, b"Bad Gateway", {})]
+    with pytest.raises(ProviderError, match="502: Bad Gateway"):
+        await anext(provider.run(handle, "1"))
 
 
 async def test_a_traffic_token_that_is_wrong_is_an_authentication_error(

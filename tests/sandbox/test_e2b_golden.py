@@ -51,7 +51,7 @@ MIME = {"text": "text/plain", "html": "text/html", "markdown": "text/markdown", 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(CodeInterpreter, "timing", Timing(settle=0, first_byte=0.5, unstarted=0))
+    monkeypatch.setattr(CodeInterpreter, "timing", Timing(settle=0, first_byte=0.5, unstarted=0, patience=0))
     yield
     _KERNELS.clear()
 
@@ -134,6 +134,7 @@ async def test_a_whole_answer(name: str, as_recorded: bool, monkeypatch: pytest.
             result = await execution.run(provider, handle_at(server), "code")
         except KernelDiedError as error:
             told, result = "died", error.result
+            assert ("this code was not run" in str(error)) == ("count" not in EXPECTED[name])  # noqa: PT017
         else:
             told = "end"
         assert told == end

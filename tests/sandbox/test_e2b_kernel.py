@@ -248,7 +248,7 @@ async def test_restart_gives_a_fresh_kernel_and_stops_what_runs(provider: E2BPro
 async def test_code_that_will_not_stop_costs_the_kernel_and_not_the_sandbox(
     provider: E2BProvider, handle: ContainerHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CodeInterpreter, "timing", Timing(settle=0.3, unstarted=0.5))
+    monkeypatch.setattr(CodeInterpreter, "timing", Timing(settle=0.3, unstarted=0.5, patience=1))
     stubborn = """
 import time
 print('go', flush=True)
