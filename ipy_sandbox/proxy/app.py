@@ -101,8 +101,9 @@ class App:
             except ClientGone:
                 exchange.notes["outcome"] = "client gone"
             except asyncio.CancelledError:
+                # Only the server's end cancels a request, and nothing is left to do for it.
                 exchange.notes["outcome"] = "shut down"
-                raise
+                await self._fail(exchange, ApiError(503, "The proxy is shutting down.", retry_after=1))
             except Exception as error:
                 await self._fail(exchange, error)
             finally:

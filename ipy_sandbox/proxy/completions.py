@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ..errors import UpstreamError
 from ..interpreter.interpreter import Interpreter, Request
-from ..interpreter.sse import KEEPALIVE
+from ..interpreter.sse import KEEPALIVE, encode
 from .auth import Caller
 from .body import model_of, parse_object, read_body, without_internal_metadata
 from .disconnect import unless_gone
@@ -83,7 +83,11 @@ async def _within_time(job: Job, surface: Surface) -> None:
         async with asyncio.timeout(limit):
             await _answer(job, surface)
     except TimeoutError:
-        raise ApiError(408, f"The request took longer than {limit:g} s.", code="request_timeout") from None
+        error = ApiError(408, f"The request took longer than {limit:g} s.", code="request_timeout")
+        if not job.exchange.notes.get("interpreter") or not job.exchange.status:
+            raise error from None
+        # The stream is ours to end, and between two events now.
+        await job.exchange.finish(encode({"type": "error", **error.body}, "error" if surface == "responses" else None))
 
 
 async def _answer(job: Job, surface: Surface) -> None:
