@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 from pydantic import SecretStr
 
 from ..errors import (
     AuthenticationError,
-    ConfigurationError,
     OutputTruncatedError,
     ProviderError,
     SandboxBusyError,
@@ -32,17 +30,16 @@ from ..models import ContainerHandle, Event, FileInfo, SandboxInfo, SandboxOptio
 from ..transport import ssl_context
 from .execd import PORT, Execd
 from .http import HTTPClient
+from .opensandbox_wire import SHORTEST_LIFE, base_url, create_body, json_object, moment, state_and_reason
 
-IMAGE = "opensandbox/code-interpreter:v1.1.0"
-ENTRYPOINT = ["/opt/code-interpreter/code-interpreter.sh"]
-RESOURCE_LIMITS = {"cpu": "1", "memory": "2Gi"}
-SHORTEST_LIFE = 60
-"""Seconds; the server refuses less."""
+T = TypeVar("T")
+
 READY_TIMEOUT = 120.0
 """Seconds a new sandbox has to become ready, after the server said that it exists."""
+DIRECT_PATIENCE = 15.0
+"""Seconds in which a new sandbox must be reachable directly; then the way through the server is taken."""
 GONE = {"failed", "terminated", "stopping"}
 KEY_HEADER = "OPEN-SANDBOX-API-KEY"
-REFUSED_OPTIONS = ("ro_binds", "limits", "host_network", "unsafe")
 
 
 class OpenSandboxProvider:
@@ -59,12 +56,12 @@ class OpenSandboxProvider:
     name = "opensandbox"
 
     def __init__(self, api_key: str | None = None, api_base: str | None = None) -> None:
-        self._base = _normal_base(api_base or os.environ.get("OPEN_SANDBOX_API_BASE") or "")
+        self._base = base_url(api_base or os.environ.get("OPEN_SANDBOX_API_BASE") or "")
         key = os.environ.get("OPEN_SANDBOX_API_KEY", "") if api_key is None else api_key
         self._headers = {KEY_HEADER: key} if key else {}
         self._http = HTTPClient(self.name)
         self._execds: dict[str, Execd] = {}
-        self._creating: set[asyncio.Future[Any]] = set()
+        self._background: set[asyncio.Future[Any]] = set()
         self._warm = False
         """Whether the last new sandbox was ready at once: then the next one is not asked first."""
         self._plain_images: set[str | None] = set()
@@ -75,19 +72,18 @@ class OpenSandboxProvider:
 
         No sandbox can live less than 60 s here; a shorter `timeout` gives that.
         """
-        body = _create_body(options)
-        creating = asyncio.ensure_future(self._create(body))
+        body = create_body(options)
+        creating = self._in_background(self._create(body))
         try:
             made = await asyncio.shield(creating)
         except asyncio.CancelledError:
-            self._creating.add(creating)
             creating.add_done_callback(self._unwanted)
             raise
         handle = self._handle(made, body["timeout"])
         try:
             await self._become_ready(handle, made, options)
         except BaseException as error:
-            await asyncio.shield(self._delete_quietly(handle))
+            await asyncio.shield(self._in_background(self._delete_quietly(handle)))
             raise _creation_error(error, handle) from None
         return handle
 
@@ -96,25 +92,26 @@ class OpenSandboxProvider:
         try:
             # The server answers when the image is there, which may take long.
             response = await self._call("POST", "/sandboxes", json=body, timeout=httpx.Timeout(30, read=600))
-            made = response.json()
-            if isinstance(made, dict) and made.get("id"):
+            made = json_object(response)
+            if made.get("id"):
                 return made
         except ProviderError as error:
             if error.status is None:
                 raise
             reason = str(error)
-        except ValueError:
-            reason = "its answer is not JSON"
         if "networkPolicy" in body and "egress" in reason:
             reason += " Where the server has no egress control, only allow_internet_access=True works."
         raise SandboxCreationError(f"OpenSandbox made no sandbox: {reason}", provider=self.name)
 
     def _unwanted(self, creating: asyncio.Future[dict[str, Any]]) -> None:
-        self._creating.discard(creating)
         if not creating.cancelled() and creating.exception() is None:
-            deleting = asyncio.ensure_future(self._delete_quietly(self._handle(creating.result(), SHORTEST_LIFE)))
-            self._creating.add(deleting)
-            deleting.add_done_callback(self._creating.discard)
+            self._in_background(self._delete_quietly(self._handle(creating.result(), SHORTEST_LIFE)))
+
+    def _in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
 
     def _handle(self, sandbox: dict[str, Any], timeout: float) -> ContainerHandle:
         return ContainerHandle(
@@ -122,7 +119,7 @@ class OpenSandboxProvider:
             provider=self.name,
             api_base=self._base,
             timeout=timeout,
-            created_at=_time(sandbox.get("createdAt")) or datetime.now(UTC),
+            created_at=moment(sandbox.get("createdAt")) or datetime.now(UTC),
             metadata=sandbox.get("metadata") or {},
         )
 
@@ -132,22 +129,22 @@ class OpenSandboxProvider:
         await self.locate(handle, use_server_proxy=bool(options.use_server_proxy))
         execd = self._execd(handle)
         execd.plain = options.template in self._plain_images
-        await self._until_prepared(execd, deadline)
+        await self._until_prepared(execd, deadline, may_detour=options.use_server_proxy is None)
         if execd.plain:
             self._plain_images.add(options.template)
 
     async def _until_running(self, handle: ContainerHandle, sandbox: dict[str, Any], deadline: float) -> None:
         pause = 0.2
-        while (state := _status(sandbox)[0]) != "running":
+        while (state := state_and_reason(sandbox)[0]) != "running":
             if state in GONE or time.monotonic() > deadline:
-                raise SandboxCreationError(f"it is {' '.join(filter(None, _status(sandbox)))}")
+                raise SandboxCreationError(f"it is {' '.join(filter(None, state_and_reason(sandbox)))}")
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, 2)
-            sandbox = (await self._call("GET", f"/sandboxes/{handle.id}", sandbox_id=handle.id)).json()
+            sandbox = await self._sandbox("GET", handle)
 
-    async def _until_prepared(self, execd: Execd, deadline: float) -> None:
+    async def _until_prepared(self, execd: Execd, deadline: float, *, may_detour: bool) -> None:
         """Running does not mean ready: execd comes first, Jupyter seconds later, and its kernel after that."""
-        first = True
+        first, reached, began = True, False, time.monotonic()
         while True:
             problem = "Jupyter has not started in it"
             try:
@@ -156,6 +153,7 @@ class OpenSandboxProvider:
                         await execd.prepare()
                         self._warm = first
                         return
+                    reached = True
             except (ProviderError, OutputTruncatedError, SandboxBusyError) as error:
                 if isinstance(error, ProviderError) and error.status not in (None, 502, 503, 504):
                     raise
@@ -164,6 +162,9 @@ class OpenSandboxProvider:
                 pass
             first = self._warm = False
             await self.check(execd.handle)
+            if may_detour and not reached and time.monotonic() > began + DIRECT_PATIENCE:
+                await self.locate(execd.handle, use_server_proxy=True)
+                may_detour = False
             if time.monotonic() > deadline:
                 raise SandboxCreationError(f"it was not ready after {READY_TIMEOUT:g} s: {problem}")
             await asyncio.sleep(0.2)
@@ -177,8 +178,11 @@ class OpenSandboxProvider:
         if use_server_proxy is None:
             use_server_proxy = f"/sandboxes/{handle.id}/proxy/" in (handle.endpoint or "")
         params = {"use_server_proxy": "true"} if use_server_proxy else {}
-        found = (await self._sandbox_call("GET", handle, f"/endpoints/{PORT}", params=params)).json()
-        endpoint = str(found["endpoint"]).rstrip("/")
+        found = await self._sandbox("GET", handle, f"/endpoints/{PORT}", params=params)
+        endpoint = str(found.get("endpoint") or "").rstrip("/")
+        if not endpoint:
+            message = f"OpenSandbox names no endpoint of sandbox {handle.id}: look at the server's log."
+            raise ProviderError(message, provider=self.name, sandbox_id=handle.id)
         if "://" not in endpoint:
             endpoint = f"{self._base.partition('://')[0]}://{endpoint}"
         host = endpoint.removesuffix(f"/proxy/{PORT}")
@@ -202,7 +206,7 @@ class OpenSandboxProvider:
             return
         if response.status_code == 404:
             raise self._lost(handle, "deleted, or its lifetime ended")
-        state, reason = _status(response.json())
+        state, reason = state_and_reason(json_object(response))
         if state in GONE:
             raise self._lost(handle, f"{state}: {reason}" if reason else state)
         if state == "paused":
@@ -216,9 +220,9 @@ class OpenSandboxProvider:
     async def connect(self, sandbox_id: str, *, timeout: float | None = None) -> ContainerHandle:
         """Take back a sandbox by its bare id, directly or, where that does not work, through the server."""
         handle = self._handle({"id": sandbox_id}, 300 if timeout is None else timeout)
-        sandbox = (await self._sandbox_call("GET", handle)).json()
+        sandbox = await self._sandbox("GET", handle)
         handle = self._handle(sandbox, handle.timeout)
-        if _status(sandbox)[0] != "running":
+        if state_and_reason(sandbox)[0] != "running":
             await self.check(handle)
         if timeout is not None:
             await self.renew(handle, timeout)
@@ -253,12 +257,13 @@ class OpenSandboxProvider:
         await self._execd(handle).restart()
 
     async def renew(self, handle: ContainerHandle, timeout: float) -> None:
-        """Let the sandbox live `timeout` seconds from now."""
+        """Let the sandbox live at least `timeout` seconds from now."""
+        ends = moment((await self._sandbox("GET", handle)).get("expiresAt"))
         until = datetime.now(UTC) + timedelta(seconds=timeout)
-        # 409: it was made without an end.
-        await self._sandbox_call(
-            "POST", handle, "/renew-expiration", json={"expiresAt": until.isoformat()}, idempotent=True, expect={409}
-        )
+        if ends is None or ends < until:
+            body = {"expiresAt": until.isoformat()}
+            # 409: it was made without an end.
+            await self._sandbox_call("POST", handle, "/renew-expiration", json=body, idempotent=True, expect={409})
         handle.timeout = timeout
 
     async def delete(self, handle: ContainerHandle) -> bool:
@@ -289,22 +294,22 @@ class OpenSandboxProvider:
         found: list[SandboxInfo] = []
         more, page = True, 1
         while more:
-            answer = (await self._call("GET", "/sandboxes", params={"page": page, "pageSize": 200})).json()
-            found += [self._info(sandbox) for sandbox in answer["items"]]
+            answer = json_object(await self._call("GET", "/sandboxes", params={"page": page, "pageSize": 200}))
+            found += [self._info(sandbox) for sandbox in answer.get("items", [])]
             more, page = bool(answer.get("pagination", {}).get("hasNextPage")), page + 1
         return found
 
     async def info(self, handle: ContainerHandle) -> SandboxInfo:
         """What the server knows of the sandbox now."""
-        return self._info((await self._sandbox_call("GET", handle)).json())
+        return self._info(await self._sandbox("GET", handle))
 
     def _info(self, sandbox: dict[str, Any]) -> SandboxInfo:
         return SandboxInfo(
-            id=sandbox["id"],
+            id=str(sandbox.get("id", "")),
             provider=self.name,
-            state=_status(sandbox)[0],
-            created_at=_time(sandbox.get("createdAt")),
-            expires_at=_time(sandbox.get("expiresAt")),
+            state=state_and_reason(sandbox)[0],
+            created_at=moment(sandbox.get("createdAt")),
+            expires_at=moment(sandbox.get("expiresAt")),
             metadata=sandbox.get("metadata") or {},
         )
 
@@ -319,63 +324,26 @@ class OpenSandboxProvider:
 
     async def aclose(self) -> None:
         """Close connections; sandboxes live on, but for those whose creation was cancelled."""
-        while self._creating:
-            done, _ = await asyncio.wait(self._creating, timeout=5)
-            if not done:
-                break
+        end = time.monotonic() + 5
+        while self._background and time.monotonic() < end:
+            await asyncio.wait(self._background, timeout=end - time.monotonic())
         await self._http.aclose()
 
     async def _call(self, method: str, path: str, **request: Any) -> httpx.Response:
         return await self._http.request(method, f"{self._base}{path}", headers=self._headers, **request)
 
+    async def _sandbox(self, method: str, handle: ContainerHandle, path: str = "", **request: Any) -> dict[str, Any]:
+        """What the server answers about one sandbox."""
+        return json_object(await self._sandbox_call(method, handle, path, **request))
+
     async def _sandbox_call(
-        self, method: str, handle: ContainerHandle, path: str = "", *, expect: set[int] | None = None, **request: Any
+        self, method: str, handle: ContainerHandle, path: str, *, expect: Collection[int] = (), **request: Any
     ) -> httpx.Response:
-        response = await self._call(
-            method, f"/sandboxes/{handle.id}{path}", expect={404, *(expect or ())}, sandbox_id=handle.id, **request
-        )
+        path = f"/sandboxes/{handle.id}{path}"
+        response = await self._call(method, path, expect={404, *expect}, sandbox_id=handle.id, **request)
         if response.status_code == 404:
             raise self._lost(handle, "deleted, or its lifetime ended")
         return response
-
-
-def _normal_base(base: str) -> str:
-    base = base.strip().rstrip("/")
-    if not base:
-        raise ConfigurationError(
-            "OpenSandbox needs the address of your server: set OPEN_SANDBOX_API_BASE or pass api_base=.",
-            provider=OpenSandboxProvider.name,
-        )
-    if not base.startswith(("http://", "https://")):
-        raise ConfigurationError(
-            "The address of the OpenSandbox server must begin with http:// or https://.",
-            provider=OpenSandboxProvider.name,
-        )
-    return base if base.endswith("/v1") else f"{base}/v1"
-
-
-def _create_body(options: SandboxOptions) -> dict[str, Any]:
-    refused = [name for name in REFUSED_OPTIONS if getattr(options, name)]
-    if refused:
-        raise ConfigurationError(
-            f"OpenSandbox does not know the option {refused[0]}: leave it out.", provider=OpenSandboxProvider.name
-        )
-    policy = options.network_policy
-    if policy is None and not options.allow_internet_access:
-        policy = {"defaultAction": "deny", "egress": []}
-    optional = {
-        "env": options.env_vars or None,
-        "metadata": options.metadata or None,
-        "networkPolicy": policy,
-        "secureAccess": options.secure_access,
-    }
-    return {
-        "image": {"uri": options.template or IMAGE},
-        "entrypoint": options.entrypoint or ENTRYPOINT,
-        "resourceLimits": options.resource_limits or RESOURCE_LIMITS,
-        "timeout": max(SHORTEST_LIFE, math.ceil(options.timeout)),
-        **{name: value for name, value in optional.items() if value is not None},
-    }
 
 
 def _creation_error(error: BaseException, handle: ContainerHandle) -> BaseException:
@@ -383,18 +351,3 @@ def _creation_error(error: BaseException, handle: ContainerHandle) -> BaseExcept
         return error
     message = f"Sandbox {handle.id} did not become ready and was deleted: {str(error).rstrip('.')}."
     return SandboxCreationError(message, provider=handle.provider, sandbox_id=handle.id)
-
-
-def _status(sandbox: dict[str, Any]) -> tuple[str, str]:
-    """State in lower case, and its reason."""
-    status = sandbox.get("status") or {}
-    if isinstance(status, str):
-        return status.lower(), ""
-    return str(status.get("state", "")).lower(), str(status.get("message") or status.get("reason") or "")
-
-
-def _time(text: str | None) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text) if text else None
-    except ValueError:
-        return None

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -234,7 +234,7 @@ CREATE_ERRORS: list[tuple[Response, type[SandboxError], str]] = [
     (refuse(502, "X", SAID), SandboxCreationError, SAID),
     (refuse(503, "TENANT_PROVIDER_UNAVAILABLE", SAID), SandboxCreationError, SAID),
     (Response("<html>", 504), SandboxCreationError, "504"),
-    (Response("not JSON", 202), SandboxCreationError, "not JSON"),
+    (Response("<html>", 202), SandboxCreationError, "something else than a JSON object"),
     (JSONResponse({"status": {}}, 202), SandboxCreationError, "no sandbox id"),
 ]
 
@@ -374,6 +374,35 @@ async def test_execds_way_through_itself_is_left_out(server: OpenSandboxServer, 
     assert handle.endpoint == used.format(host=server.host)
 
 
+async def test_a_sandbox_that_cannot_be_reached_directly_is_reached_through_the_server(
+    server: OpenSandboxServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opensandbox, "DIRECT_PATIENCE", 0.0)
+    monkeypatch.setattr(opensandbox, "READY_TIMEOUT", 20.0)
+    nowhere = JSONResponse({"endpoint": "127.0.0.1:1/proxy/44772"})
+    server.answer("GET", "/endpoints/44772", nowhere)
+    async with opened(server) as provider:
+        handle = await make(server, provider)
+        assert handle.endpoint == f"{server.api_base}/v1/sandboxes/{handle.id}/proxy/44772"
+        assert await provider.delete(handle)
+        # Who says that it must be direct is not led another way.
+        monkeypatch.setattr(opensandbox, "READY_TIMEOUT", 0.1)
+        server.answer("GET", "/endpoints/44772", nowhere)
+        with pytest.raises(SandboxCreationError, match="not ready after"):
+            await provider.create(SandboxOptions(use_server_proxy=False))
+    assert not server.boxes
+
+
+async def test_an_address_that_is_not_opensandbox(server: OpenSandboxServer) -> None:
+    async with opened(server) as provider:
+        handle = await make(server, provider)
+        for answer in (Response("<html>"), JSONResponse(["x"]), JSONResponse({})):
+            server.answer("GET", "/endpoints/44772", answer)
+            with pytest.raises(ProviderError) as caught:
+                await provider.locate(handle)
+            assert "\n" not in str(caught.value)
+
+
 async def test_the_way_through_the_server_has_the_key(server: OpenSandboxServer) -> None:
     server.api_key = "k3y"
     async with opened(server, "k3y") as provider:
@@ -402,8 +431,7 @@ async def test_a_bare_id_comes_back(server: OpenSandboxServer) -> None:
     async with opened(server) as provider:
         handle = await provider.connect(made.id, timeout=900)
         assert (handle.endpoint, handle.metadata, handle.timeout) == (made.endpoint, {"team": "qa"}, 900)
-    left = server.boxes[made.id].expires_at - datetime.now(UTC)
-    assert timedelta(seconds=890) < left <= timedelta(seconds=900)
+    assert 890 < seconds_left(server, made) <= 900
 
 
 async def test_a_bare_id_comes_back_through_the_server_where_there_is_no_direct_way(server: OpenSandboxServer) -> None:
@@ -462,16 +490,30 @@ async def test_delete_says_whether_it_was_there(server: OpenSandboxServer) -> No
         assert await provider.delete(handle) is False
 
 
-async def test_renewing_is_for_absolute_times_and_for_sandboxes_that_end(server: OpenSandboxServer) -> None:
+def seconds_left(server: OpenSandboxServer, handle: ContainerHandle) -> float:
+    return (server.boxes[handle.id].expires_at - datetime.now(UTC)).total_seconds()
+
+
+async def test_renewing_makes_a_life_longer_and_never_shorter(server: OpenSandboxServer) -> None:
     async with opened(server) as provider:
         handle = await make(server, provider)
         await provider.renew(handle, 1000)
-        left = server.boxes[handle.id].expires_at - datetime.now(UTC)
-        assert timedelta(seconds=990) < left <= timedelta(seconds=1000)
+        assert 990 < seconds_left(server, handle) <= 1000
         assert handle.timeout == 1000
+        await provider.renew(handle, 60)
+        assert seconds_left(server, handle) > 990
+        assert handle.timeout == 60
+
+
+async def test_a_sandbox_without_an_end_needs_no_renewal(server: OpenSandboxServer) -> None:
+    async with opened(server) as provider:
+        handle = await make(server, provider)
+        shown = {"id": handle.id, "status": {"state": "Running"}}
+        server.answer("GET", f"/sandboxes/{handle.id}", JSONResponse(shown))
         never = refuse(409, "DOCKER::INVALID_EXPIRATION", "does not have automatic expiration enabled.")
         server.answer("POST", "/renew-expiration", never)
         await provider.renew(handle, 1000)
+        assert server.count("POST", "/renew-expiration") == 1
 
 
 async def test_all_pages_of_the_list_are_read(server: OpenSandboxServer) -> None:
