@@ -145,14 +145,15 @@ async def start_isolated(isolation: Isolation, box: Box) -> BoxProcess:
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     info, info_out = os.pipe()
-    payload = [sys.executable, "-I", "-B", f"{CODE}/supervisor.py", str(theirs.fileno())]
-    start = command(isolation, box, payload, ["--info-fd", str(info_out)])
-    try:
+    with theirs, contextlib.ExitStack() as opened, contextlib.ExitStack() as on_failure:
+        opened.callback(os.close, info_out)
+        on_failure.callback(ours.close)
+        on_failure.callback(os.close, info)
+        payload = [sys.executable, "-I", "-B", f"{CODE}/supervisor.py", str(theirs.fileno())]
+        start = command(isolation, box, payload, ["--info-fd", str(info_out)])
+        opened.callback(start.close)
         process = _start(start.argv, [*start.fds, theirs.fileno(), info_out], CLEAN | leftovers.mark(), ours)
-    finally:
-        start.close()
-        theirs.close()
-        os.close(info_out)
+        on_failure.pop_all()
     try:
         pid = await _child_pid(info)
         if pid is None:
@@ -173,12 +174,12 @@ async def start_unsafe(box: Box) -> BoxProcess:
     """Start a supervisor as a plain process: no isolation at all."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     home = leftovers.directory("home")
-    code = str(Path(__file__).parent / "supervisor.py")
-    try:
-        argv = [sys.executable, "-I", "-B", code, str(theirs.fileno())]
+    with theirs, contextlib.ExitStack() as on_failure:
+        on_failure.callback(ours.close)
+        on_failure.callback(shutil.rmtree, home)
+        argv = [sys.executable, "-I", "-B", str(Path(__file__).parent / "supervisor.py"), str(theirs.fileno())]
         process = _start(argv, [theirs.fileno()], environment(home), ours, cwd=home)
-    finally:
-        theirs.close()
+        on_failure.pop_all()
     process.home = home
     try:
         await process.setup(box, isolated=False)
@@ -199,7 +200,6 @@ def _start(argv: list[str], fds: list[int], env: dict[str, str], link: socket.so
         )  # fmt: skip
     except OSError as error:
         os.close(errors)
-        link.close()
         if error.errno == errno.EAGAIN:
             raise SandboxCreationError("No sandbox could be started: too many processes.", provider="local") from None
         raise SandboxCreationError(f"No sandbox could be started: {error}.", provider="local") from None

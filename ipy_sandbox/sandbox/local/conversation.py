@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import zmq
+
 from ...models import ClearOutput, Display, End, Event, ExecutionCount, ExecutionError, Stderr, Stdout
 from .limits import Limits, MiB
 from .messages import event_of
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 _OVERHEAD = 100
 """Bytes that an event counts in addition to what it shows."""
-_QUIET_SECONDS = 2.0
+_LAST_WORD_SECONDS = 1.0
 
 
 class Run:
@@ -28,13 +30,15 @@ class Run:
         self.started = asyncio.Event()
         self.finished = asyncio.Event()
         self.text_is_full = False
+        self.interrupted = False
         self._events: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
         self._limits = limits
         self._text = 0
         self._rich = 0
         self._cut: set[str] = set()
         self._idle = False
-        self._replied = False
+        self._reply: dict[str, Any] | None = None
+        self._raised = False
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """The events as they arrive, the last one `End`; raises what ended the run early."""
@@ -57,9 +61,9 @@ class Run:
             if (fitting := self._fit(event)) is not None:
                 self._events.put_nowait(fitting)
 
-    def reply(self) -> None:
+    def reply(self, content: dict[str, Any]) -> None:
         """The kernel has answered the request."""
-        self._replied = True
+        self._reply = content
         self.started.set()
         self._finish_if_over()
 
@@ -69,20 +73,22 @@ class Run:
             self._events.put_nowait(error)
             self._finish()
 
-    @property
-    def waits_for_nothing(self) -> bool:
-        """Whether the kernel has said one of the two things that it says at the end."""
-        return self._idle or self._replied
-
     def _finish_if_over(self) -> None:
-        if self._idle and self._replied:
+        if self._idle and self._reply is not None:
             self.end()
+        else:
+            # An interrupt may hit the kernel just before or after the code, and one of its last words is never said.
+            asyncio.get_running_loop().call_later(_LAST_WORD_SECONDS, self.end)
 
     def end(self) -> None:
         """End the run as the kernel does."""
-        if not self.finished.is_set():
-            self._events.put_nowait(End(truncated=self._truncation()))
-            self._finish()
+        if self.finished.is_set():
+            return
+        if self.interrupted and not self._raised and (self._reply or {}).get("status") != "ok":
+            # It hit the kernel before there was code to raise in.
+            self._events.put_nowait(ExecutionError("KeyboardInterrupt", "", "KeyboardInterrupt"))
+        self._events.put_nowait(End(truncated=self._truncation()))
+        self._finish()
 
     def _finish(self) -> None:
         self._events.put_nowait(None)
@@ -106,6 +112,7 @@ class Run:
                     self._cut.add(f"Text beyond the first {_size(self._limits.output_bytes)} was left out")
                 return replace(event, text=kept) if kept else None
             case ExecutionError(name, value, traceback):
+                self._raised = True
                 return ExecutionError(name[:1000], value[:MiB], traceback[: 2 * MiB])
             case Display() | ClearOutput() | ExecutionCount():
                 size = _OVERHEAD + (_length(event.data) + _length(event.metadata) if isinstance(event, Display) else 0)
@@ -137,6 +144,11 @@ def _size(count: int) -> str:
     return f"{count // MiB} MiB" if count >= MiB else f"{count} bytes"
 
 
+def notice(socket: Any) -> None:
+    """Let `socket` see its own state after jupyter_client has sent on it behind its back, or it may sleep for ever."""
+    socket.get(zmq.EVENTS)
+
+
 class Conversation:
     """Talks to one kernel through its client.
 
@@ -147,6 +159,7 @@ class Conversation:
         self._client = client
         self._limits = limits
         self._run: Run | None = None
+        self._completions: dict[str, asyncio.Future[list[str]]] = {}
         self._readers = [
             asyncio.ensure_future(self._read(client.iopub_channel.socket, self._on_iopub)),
             asyncio.ensure_future(self._read(client.shell_channel.socket, self._on_shell)),
@@ -161,8 +174,23 @@ class Conversation:
     def execute(self, code: str) -> Run:
         """Send `code`; one run at a time."""
         msg_id = self._client.execute(code, allow_stdin=False, stop_on_error=False)
+        notice(self._client.shell_channel.socket)
         self._run = Run(msg_id, self._limits)
         return self._run
+
+    async def complete(self, code: str, cursor: int) -> list[str]:
+        """What could stand at the cursor; nothing while code runs, or when the kernel takes more than a second."""
+        if self.run is not None:
+            return []
+        msg_id = self._client.complete(code, cursor)
+        notice(self._client.shell_channel.socket)
+        self._completions[msg_id] = future = asyncio.get_running_loop().create_future()
+        try:
+            return await asyncio.wait_for(future, 1)
+        except TimeoutError:
+            return []
+        finally:
+            del self._completions[msg_id]
 
     async def _read(self, socket: Any, handle: Any) -> None:
         session = self._client.session
@@ -183,10 +211,10 @@ class Conversation:
 
     def _on_shell(self, msg_type: str, parent: str | None, content: dict[str, Any]) -> None:
         run = self._run
-        if run is not None and parent == run.msg_id and msg_type == "execute_reply":
-            run.reply()
-            # An interrupt may hit the kernel while it says one of its last words.
-            asyncio.get_running_loop().call_later(_QUIET_SECONDS, run.end)
+        if (waiting := self._completions.get(parent or "")) is not None:
+            waiting.set_result([str(match) for match in content.get("matches", [])])
+        elif run is not None and parent == run.msg_id and msg_type == "execute_reply":
+            run.reply(content)
 
     def fail(self, error: BaseException) -> None:
         """End the current run with `error`."""

@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ import zmq
 from ipykernel.iostream import OutStream
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
+from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 FLUSH_BYTES = 1 << 20
@@ -56,34 +58,61 @@ class Stream(OutStream):
 
 
 class SandboxKernel(IPythonKernel):
-    """An IPython kernel in which an interrupt also reaches code that sleeps in an `await`."""
+    """An IPython kernel that an interrupt stops wherever its code is, and nowhere else.
 
-    interrupted = False
+    ipykernel's own handlers have no effect on code that sleeps in an `await` or blocks between two, and end the whole
+    kernel when they hit its event loop.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._cell: asyncio.Future[Any] | None = None
+        self._deaf_until = 0.0
+        self.cancelled = False
+        signal.signal(signal.SIGINT, self._interrupt)
+
+    def pre_handler_hook(self) -> None:
+        """Our handler is always there."""
+
+    post_handler_hook = pre_handler_hook
 
     @contextlib.contextmanager
     def _cancel_on_sigint(self, future: "asyncio.Future[Any]") -> Iterator[None]:
-        # ipykernel's own handler does not wake the loop, and has no effect on code that blocks between two awaits.
-        loop = asyncio.get_running_loop()
-
-        def stop(signum: int, frame: Any) -> None:
-            self.interrupted = True
-            running = asyncio.current_task(loop)
-            if running is future:
-                raise KeyboardInterrupt
-            future.cancel()
-            loop.call_soon_threadsafe(lambda: None)
-            if running is not None and not _is_ours(running):
-                raise asyncio.CancelledError  # KeyboardInterrupt would end the loop itself
-
-        previous = signal.signal(signal.SIGINT, stop)
+        self._cell, self.cancelled = future, False
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, previous)
-            self.interrupted = False
+            self._cell = None
+
+    def _interrupt(self, signum: int, frame: Any) -> None:
+        # The host repeats an interrupt that seems to be lost; code that reacts to one is left to it.
+        if time.monotonic() < self._deaf_until:
+            return
+        if _catches_interrupts(frame):
+            self._deaf_until = time.monotonic() + 1
+            raise KeyboardInterrupt
+        loop = asyncio.get_event_loop_policy().get_event_loop()
+        if self._cell is not None:
+            self.cancelled = True
+            self._cell.cancel()
+            loop.call_soon_threadsafe(lambda: None)
+        task = asyncio.current_task(loop)
+        if task is not None and task is not self._cell and not _is_ours(task):
+            self._deaf_until = time.monotonic() + 1
+            raise asyncio.CancelledError  # KeyboardInterrupt would end the loop itself
 
 
 _IPYKERNEL = os.path.dirname(ipykernel.__file__) + os.sep
+_CATCHING = (InteractiveShell.run_code.__code__, InteractiveShell._run_cell.__code__)
+
+
+def _catches_interrupts(frame: Any) -> bool:
+    """Whether IPython would turn a KeyboardInterrupt at `frame` into an error of the cell."""
+    while frame is not None:
+        if frame.f_code in _CATCHING:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_ours(task: "asyncio.Task[Any]") -> bool:
@@ -93,12 +122,12 @@ def _is_ours(task: "asyncio.Task[Any]") -> bool:
 
 def _show_interrupt(shell: Any, etype: Any, value: Any, tb: Any, tb_offset: int | None = None) -> Any:
     """Show the cancellation that an interrupt causes as the KeyboardInterrupt it is, without our handler's frame."""
-    if not shell.kernel.interrupted:
-        return shell.showtraceback((etype, value, tb), tb_offset=tb_offset)
-    stop = KeyboardInterrupt()
-    _cut_own_frames(tb)
-    lines = shell.InteractiveTB.structured_traceback(KeyboardInterrupt, stop, tb, tb_offset=tb_offset)
-    shell._showtraceback(KeyboardInterrupt, stop, lines)
+    if etype is asyncio.CancelledError and shell.kernel.cancelled:
+        etype, value = KeyboardInterrupt, KeyboardInterrupt()
+    if etype is KeyboardInterrupt:
+        _cut_own_frames(tb)
+    lines = shell.InteractiveTB.structured_traceback(etype, value, tb, tb_offset=tb_offset)
+    shell._showtraceback(etype, value, lines)
     return lines
 
 
@@ -138,6 +167,9 @@ class SandboxKernelApp(IPKernelApp):
         # Wait for a slow reader instead of dropping messages, the one that says "idle" among them.
         self.iopub_thread.socket.setsockopt(zmq.XPUB_NODROP, 1)
 
+    def init_signal(self) -> None:
+        """The kernel has done it."""
+
     def init_heartbeat(self) -> None:
         """The host watches the process itself."""
 
@@ -149,6 +181,11 @@ class SandboxKernelApp(IPKernelApp):
     def cleanup_connection_file(self) -> None: ...
 
     def log_connection_info(self) -> None: ...
+
+
+def _page(shell: Any, data: Any, *args: Any, **kwargs: Any) -> None:
+    """Show what goes to a pager, such as `x?`, as an output."""
+    shell.display_pub.publish(data if isinstance(data, dict) else {"text/plain": str(data)})
 
 
 def _limit_messages(session: Any, limit: int) -> None:
@@ -189,6 +226,8 @@ def make(fds: list[int], *, key: str, output_bytes: int, message_bytes: int, pro
     config = Config()
     config.Session.key = key.encode()
     config.HistoryManager.enabled = False
+    # It parses whole libraries, for seconds at first; the names that exist are enough.
+    config.Completer.use_jedi = False
     app: Any = SandboxKernelApp.instance(
         config=config,
         shell_port=1,
@@ -204,6 +243,7 @@ def make(fds: list[int], *, key: str, output_bytes: int, message_bytes: int, pro
     _limit_messages(app.session, message_bytes)
     # IPython 9 keeps all that is printed in memory.
     app.shell._tee = lambda channel: contextlib.nullcontext()
+    app.shell.set_hook("show_in_pager", _page, priority=0)
     app.shell.set_custom_exc((asyncio.CancelledError, KeyboardInterrupt), _show_interrupt)
     if inline := sys.modules.get("matplotlib_inline.backend_inline"):
         # It was loaded before there was a shell to show figures in.

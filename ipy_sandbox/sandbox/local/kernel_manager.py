@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ...errors import KernelDiedError, SandboxCreationError
 from . import leftovers
 from .box import BoxProcess
+from .conversation import notice
 from .limits import Limits, MiB
 from .pidfd import PidFd
 
@@ -149,14 +150,19 @@ class SandboxKernelManager:
 async def _handshake(client: AsyncKernelClient) -> None:
     """Wait until the kernel answers on shell and control, and what it publishes arrives."""
     session = client.session
-    control = session.send(client.control_channel.socket, "kernel_info_request", {})["header"]["msg_id"]
-    answers: set[str] = set()
+
+    def ask(channel: Any) -> Any:
+        asked = session.send(channel.socket, "kernel_info_request", {})["header"]["msg_id"]
+        notice(channel.socket)
+        return asked
+
+    control = ask(client.control_channel)
     while True:
         # A subscription takes effect some time after it is made: ask until the answer is published to us.
-        asked = session.send(client.shell_channel.socket, "kernel_info_request", {})["header"]["msg_id"]
+        asked = ask(client.shell_channel)
         await _answer(client.shell_channel, asked)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.05 if not answers else 1):
+            async with asyncio.timeout(0.05):
                 await _answer(client.iopub_channel, asked)
                 break
     await _answer(client.control_channel, control)

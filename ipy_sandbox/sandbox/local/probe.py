@@ -1,4 +1,4 @@
-"""Can this system isolate? One real start of an empty sandbox, and what its failure means."""
+"""Can this system isolate? One real start of a sandbox that does nothing, and what its failure means."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _variants(bwrap: str) -> list[Isolation]:
 
 
 def _try(isolation: Isolation) -> str | None:
-    start = command(isolation, Box(), ["/bin/true"], [])
+    start = command(isolation, Box(), [sys.executable, "-I", "-S", "-c", ""], [])
     try:
         run = subprocess.run(
             start.argv, pass_fds=start.fds, env=CLEAN, cwd="/", stdin=subprocess.DEVNULL, capture_output=True,

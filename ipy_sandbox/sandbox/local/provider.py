@@ -74,6 +74,11 @@ class LocalProvider:
             async for event in events:
                 yield event
 
+    async def complete(self, handle: ContainerHandle, code: str, cursor: int) -> list[str]:
+        """The names that could stand at position `cursor` of `code`; none while code runs."""
+        sandbox = registry.find(handle.id)
+        return await hop.call(lambda: sandbox.complete(code, cursor))
+
     async def interrupt(self, handle: ContainerHandle) -> None:
         """Stop the code that runs now; a sandbox that does not react within 4.5 s is ended."""
         await hop.call(registry.find(handle.id).interrupt)

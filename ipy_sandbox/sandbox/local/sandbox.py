@@ -15,10 +15,10 @@ from .box import BoxProcess
 from .bubblewrap import Box
 from .conversation import Conversation, Run
 from .kernel_manager import SandboxKernelManager
-from .usage import exact_memory
+from .usage import MOUNTS, exact_memory
 
-SECOND_INTERRUPT, KILL = 2.0, 4.5
-"""Seconds after the first interrupt when the second is sent, and when the sandbox is ended."""
+PAUSES = (0.3, 1.7, 2.5)
+"""Seconds after the first, the second (in case the first came too early) and the last interrupt."""
 
 UNSAFE_NOTE = "No isolation: this code runs as an ordinary process of yours (unsafe=True).\n"
 
@@ -31,6 +31,7 @@ class LocalSandbox:
         self.process = process
         self.box = box
         self.unsafe = unsafe
+        self.mounts = () if unsafe else MOUNTS
         self.options = SandboxOptions()
         self.created_at = datetime.now(UTC)
         self.deadline = float("inf")
@@ -117,6 +118,12 @@ class LocalSandbox:
         assert self._conversation is not None
         return self._conversation
 
+    async def complete(self, code: str, cursor: int) -> list[str]:
+        """What could stand at the cursor; nothing while code runs or no kernel does."""
+        if self._conversation is None or self._starting is not None or not self._manager.alive:
+            return []
+        return await self._conversation.complete(code, cursor)
+
     async def interrupt(self) -> None:
         """Stop the code that runs now; a no-op when none does."""
         if self._starting is not None:
@@ -125,6 +132,7 @@ class LocalSandbox:
             self._interrupt(run)
 
     def _interrupt(self, run: Run) -> None:
+        run.interrupted = True
         if self._escalation is not None and not self._escalation.done():
             self._manager.interrupt()
             return
@@ -132,18 +140,15 @@ class LocalSandbox:
 
     async def _escalate(self, run: Run) -> None:
         """Interrupt `run`, again if it goes on, and end the sandbox if that has no effect either."""
-        # Before the code has begun the kernel ignores an interrupt; code that holds the interpreter cannot say so.
-        if not await _within(0.2, run.started.wait()):
-            self._manager.interrupt()
-            await _within(SECOND_INTERRUPT, run.started.wait())
-            await _within(0.1, run.finished.wait())
-        for pause in (SECOND_INTERRUPT, KILL - SECOND_INTERRUPT):
+        # Before the code has begun there is nothing to stop; code that holds the interpreter cannot say that it has.
+        await _within(0.2, run.started.wait())
+        for pause in PAUSES:
             if run.finished.is_set():
                 return
             self._manager.interrupt()
             await _within(pause, run.finished.wait())
         if not run.finished.is_set():
-            self.kill(f"its code did not react to an interrupt within {KILL:g} s")
+            self.kill(f"its code did not react to an interrupt within {sum(PAUSES):g} s")
 
     async def restart(self) -> None:
         """Give it a fresh kernel in place of what runs now; files stay."""
@@ -216,6 +221,10 @@ class LocalSandbox:
         self.kill("it was deleted")
         await asyncio.wait([self._watchers[0]])
 
+    def memory(self) -> int:
+        """Bytes that its processes and files use now."""
+        return exact_memory(self.process.init_pid, self.mounts)
+
     def info(self) -> SandboxInfo:
         """What is known of it now."""
         left = timedelta(seconds=max(self.deadline - time.monotonic(), 0))
@@ -225,7 +234,7 @@ class LocalSandbox:
             created_at=self.created_at,
             expires_at=datetime.now(UTC) + left,
             metadata=self.options.metadata,
-            memory_bytes=exact_memory(self.process.init_pid),
+            memory_bytes=self.memory(),
         )
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from .bubblewrap import HOME
 
-_MOUNTS = (HOME, "/tmp", "/dev/shm")
+MOUNTS = (HOME, "/tmp", "/dev/shm")
+"""The file systems in memory that belong to a sandbox."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,12 @@ class Usage:
     processes: int
 
 
-def usage(init: int) -> Usage:
+def usage(init: int, mounts: tuple[str, ...] = MOUNTS) -> Usage:
     """The use of the sandbox whose first process is `init`; cheap (0.4 ms for an idle one)."""
     pids = processes(init)
     memory = sum(_kilobytes(f"/proc/{pid}/status", ("RssAnon:", "RssShmem:")) for pid in pids) << 10
     files = 0
-    for mount in _MOUNTS:
+    for mount in mounts:
         with contextlib.suppress(OSError):
             stat = os.statvfs(f"/proc/{init}/root{mount}")
             memory += (stat.f_blocks - stat.f_bfree) * stat.f_frsize
@@ -39,11 +40,11 @@ def usage(init: int) -> Usage:
     return Usage(memory, files, len(pids))
 
 
-def exact_memory(init: int) -> int:
+def exact_memory(init: int, mounts: tuple[str, ...] = MOUNTS) -> int:
     """Like `Usage.memory`, with shared pages counted once; takes about 1 ms for each 100 MB."""
     pids = processes(init)
     memory = sum(_kilobytes(f"/proc/{pid}/smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")) for pid in pids) << 10
-    for mount in _MOUNTS:
+    for mount in mounts:
         with contextlib.suppress(OSError):
             stat = os.statvfs(f"/proc/{init}/root{mount}")
             memory += (stat.f_blocks - stat.f_bfree) * stat.f_frsize

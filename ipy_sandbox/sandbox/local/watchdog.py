@@ -8,7 +8,7 @@ import time
 from ...background import BACKGROUND
 from .limits import Limits, MiB
 from .sandbox import LocalSandbox
-from .usage import exact_memory, usage
+from .usage import usage
 
 BUSY_SECONDS, IDLE_SECONDS = 0.1, 0.25
 """Between two looks, while code runs in some sandbox and while none does."""
@@ -51,8 +51,8 @@ def verdict(sandbox: LocalSandbox) -> str | None:
     if time.monotonic() > sandbox.deadline:
         return f"its lifetime of {sandbox.options.timeout:g} s since its last use is over (timeout=)"
     limits: Limits = sandbox.box.limits
-    used = usage(sandbox.process.init_pid)
-    if used.memory > limits.memory and (memory := exact_memory(sandbox.process.init_pid)) > limits.memory:
+    used = usage(sandbox.process.init_pid, sandbox.mounts)
+    if used.memory > limits.memory and (memory := sandbox.memory()) > limits.memory:
         return f"it used {memory // MiB} MiB of memory, more than the limit memory={limits.memory // MiB} MiB"
     if used.files > limits.files:
         return f"it made {used.files} files, more than the limit files={limits.files}"
