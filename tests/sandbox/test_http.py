@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest import mock
 
+import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from servers.http_server import Answer, HTTPServer, Request, serve
 
 from ipy_sandbox.errors import (
@@ -15,8 +20,9 @@ from ipy_sandbox.errors import (
     RateLimitError,
     SandboxError,
 )
+from ipy_sandbox.sandbox import frames as frames_module
 from ipy_sandbox.sandbox import http as http_module
-from ipy_sandbox.sandbox.frames import SilentStreamError, cut_text
+from ipy_sandbox.sandbox.frames import Frames, SilentStreamError, cut_text
 from ipy_sandbox.sandbox.http import HTTPClient
 
 pytestmark = pytest.mark.anyio
@@ -302,3 +308,43 @@ async def test_the_connection_closes_when_the_reader_goes(http: HTTPClient, how:
             reading.cancel()
         await asyncio.wait_for(gone.wait(), 10)
         await asyncio.gather(reading, return_exceptions=True)
+
+
+class Chunks(httpx.AsyncByteStream):
+    def __init__(self, chunks: list[bytes]) -> None:
+        self._chunks = chunks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self._chunks:
+            yield chunk
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    frames=st.lists(st.binary(max_size=12).map(lambda b: b.replace(b"\n", b"x"))),
+    cuts=st.lists(st.integers(0, 200)),
+    separator=st.sampled_from([b"\n", b"\n\n"]),
+    tail=st.sampled_from([b"", b"tail"]),
+    cap=st.integers(1, 60),
+)
+def test_any_cutting_and_any_cap(frames: list[bytes], cuts: list[int], separator: bytes, tail: bytes, cap: int) -> None:
+    body = b"".join(frame + separator for frame in frames) + tail
+    places = [0, *sorted(min(c, len(body)) for c in cuts), len(body)]
+    chunks = [body[a:b] for a, b in itertools.pairwise(places) if a < b]
+
+    async def read(cap: int) -> tuple[list[bytes], Frames]:
+        response = httpx.Response(200, stream=Chunks(chunks))
+        reader = Frames(response, separator, cap, 5, 5, None, None, "here")
+        return [frame async for frame in reader], reader
+
+    whole, reader = asyncio.run(read(10**6))
+    assert whole == frames + ([tail] if tail else [])
+    assert not reader.truncated
+    with mock.patch.object(frames_module, "SMALL_FRAME", 6):
+        some, reader = asyncio.run(read(cap))
+    assert reader.truncated == (len(body) > cap)
+    left = iter(whole)
+    assert all(frame in left for frame in some), "a frame that was handed out is none, or is out of order"
+    assert [f for f in whole if len(f) <= 6] == [f for f in some if len(f) <= 6]
+    assert len(reader.partial) <= cap
+    assert not reader.partial or any(f.startswith(reader.partial) for f in whole)
