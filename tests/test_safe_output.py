@@ -220,7 +220,8 @@ def test_plain_vega_charts_are_shown_and_others_are_not() -> None:
 
 @pytest.mark.parametrize(
     "mime", ["application/javascript", "text/javascript", "application/pdf", "text/vnd.mermaid", "video/mp4", "x",
-             "TEXT/HTML", "application/vnd.jupyter.widget-view+json", "application/geo+json", "application/vnd.vega.v5+json"],
+             "TEXT/HTML", "application/vnd.jupyter.widget-view+json", "application/geo+json",
+             "application/vnd.vega.v5+json"],
 )  # fmt: skip
 def test_other_types_are_left_out_and_named(mime: str) -> None:
     bundle = safe_bundle({mime: "x", "text/plain": "y"})
@@ -282,7 +283,8 @@ def test_plotly_library_is_stored_once_and_compressed() -> None:
 
 @given(st.lists(st.sampled_from(
     ["<", ">", "<b", "<a href=", "'", '"', "javascript:", "<svg>", "<math>", "<style>", "</style>", "<!--", "-->",
-     "&lt;", "<img src=x onerror=", "alert(1)", " ", "/", "<table>", "<td>", "</p>", "<script>", "</script>", "<iframe", "\x00"]
+     "&lt;", "<img src=x onerror=", "alert(1)", " ", "/", "<table>", "<td>", "</p>", "<script>",
+     "</script>", "<iframe", "\x00"]
 ), max_size=20))  # fmt: skip
 @settings(deadline=None, max_examples=200)
 def test_no_mixture_of_markup_leaves_anything_that_acts(parts: list[str]) -> None:
