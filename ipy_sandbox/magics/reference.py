@@ -6,6 +6,7 @@ import argparse
 
 from traitlets import HasTraits, TraitType
 
+from .ai import ai_parser
 from .arguments import MagicParser
 from .sandbox import sandbox_parser
 from .session import session_parser
@@ -24,11 +25,12 @@ def settings_table() -> str:
 
 
 def options_table() -> str:
-    """All options of `%%sandbox`, and all commands of `%sandbox_session` with theirs, as a Markdown table."""
+    """All options of the magics, and all commands of `%sandbox_session` with theirs, as a Markdown table."""
     lines = ["| magic | option | meaning |", "|---|---|---|"]
     lines += _options("%%sandbox", sandbox_parser())
     for name, parser in session_parser().commands().items():
         lines += _options(f"%sandbox_session {name}", parser)
+    lines += _options("%%ai", ai_parser())
     return "\n".join(lines)
 
 
