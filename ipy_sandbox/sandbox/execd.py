@@ -22,6 +22,7 @@ from ..errors import (
     KernelDiedError,
     OutputTruncatedError,
     ProviderError,
+    RateLimitError,
     SandboxBusyError,
     SandboxError,
 )
@@ -34,7 +35,7 @@ from .prelude import prelude
 PORT = 44772
 JUPYTER_PORT = 44771
 FIRST_BYTE = 110.0
-"""Seconds until execd must begin to answer: it does so when a new context's kernel has started."""
+"""Seconds until execd must begin to answer in a new context: it does so when the kernel has started."""
 IDLE = 20.0
 """Seconds without a byte after which a run is given up: execd sends a keepalive every three."""
 BUSY_PATIENCE = 5.0
@@ -166,19 +167,26 @@ class Execd:
         if self.handle.context is not None:
             context["id"] = self.handle.context
         try:
-            async with self._http.stream(
-                "POST",
-                f"{self.handle.endpoint}/code",
-                separator=SEPARATOR,
-                expect=REFUSALS,
-                first_byte=FIRST_BYTE,
-                idle=IDLE,
-                headers=self._headers(),
-                json={"code": code, "context": context},
-                sandbox_id=self.handle.id,
-            ) as frames:
-                async for event in self._events(frames, wire):
+            async with (
+                self._http.stream(
+                    "POST",
+                    f"{self.handle.endpoint}/code",
+                    separator=SEPARATOR,
+                    expect=REFUSALS,
+                    first_byte=FIRST_BYTE if self.handle.context is None else IDLE,
+                    idle=IDLE,
+                    headers=self._headers(),
+                    json={"code": code, "context": context},
+                    sandbox_id=self.handle.id,
+                ) as frames,
+                contextlib.aclosing(self._events(frames, wire)) as events,
+            ):
+                async for event in events:
                     yield event
+        except (AuthenticationError, RateLimitError, ProviderError) as error:
+            # An answer is a refusal; without one the request may have arrived.
+            wire.running = isinstance(error, ProviderError) and error.status is None and wire.running
+            raise
         finally:
             self._begun = None
             self._left_running = wire.running

@@ -16,7 +16,9 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
     session = shell.kernel.session
     # execd ends its stream soon after a count above 0, and never if a 0 comes between that and the end.
     count = [0]
-    cell, over_at = [0], [0.0]
+    streams = sys.stdout, sys.stderr
+    # The cell that runs: its number, its request, what IPython knows of it; and when it was over.
+    cell, request, information, over_at = [0], [None], [None], [0.0]
     # Seconds that the messages sent so far still need to pass Jupyter, and since when.
     debt = [0.0, 0.0]
 
@@ -74,8 +76,8 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
         publisher.publish(text if isinstance(text, dict) else {"text/plain": text})
 
     def mark(operation):
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in streams:
+            stream.flush()
         content = {"data": {key: operation}, "metadata": {}, "execution_count": count[0]}
         parent = publisher.parent_header
         session.send(publisher.pub_socket, carrier, content, parent=parent, ident=carrier.encode())
@@ -95,12 +97,17 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
                     return True
         return False
 
-    def mark_start(*info):
-        count[0] = 0
-        cell[0] += 1
-        mark(dict(start, cell=cell[0]))
+    def mark_start(info=None):
+        parent = publisher.parent_header.get("msg_id")
+        if parent != request[0]:
+            # And not `run_cell` within a cell.
+            request[0], information[0], count[0] = parent, info, 0
+            cell[0] += 1
+            mark(dict(start, cell=cell[0]))
 
     def mark_end(result=None):
+        if cell[0] and getattr(result, "info", information[0]) is not information[0]:
+            return
         number = max(1, shell.execution_count - 1)
         # The error has told the end already, and this might come into the next cell's stream.
         count[0], over_at[0] = number if getattr(result, "success", True) else 0, time.monotonic()
@@ -115,7 +122,8 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
         import asyncio
 
         shell.events.unregister("post_run_cell", forget_later)
-        asyncio.get_running_loop().call_soon(forget, result)
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop().call_soon(forget, result)
 
     def forget_this_cell(result):
         shell.events.unregister("post_run_cell", forget_this_cell)

@@ -214,6 +214,7 @@ class OpenSandboxProvider:
             raise ProviderError(message, provider=self.name, sandbox_id=handle.id)
 
     def _lost(self, handle: ContainerHandle, reason: str) -> SandboxLostError:
+        self._execds.pop(handle.id, None)
         message = f"Sandbox {handle.id} is gone ({reason.rstrip('.')}): the next use makes a new one."
         return SandboxLostError(message, provider=self.name, sandbox_id=handle.id)
 

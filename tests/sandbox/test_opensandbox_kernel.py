@@ -167,6 +167,30 @@ async def test_await_at_the_top(sandbox: Sandbox) -> None:
     assert (await sandbox.run("2")).execution_count == 2
 
 
+async def test_cells_run_within_a_cell_do_not_end_it(sandbox: Sandbox) -> None:
+    code = """
+shell = get_ipython()
+shell.run_cell("print('inner'); 1 + 1")
+shell.run_cell("  ")
+import time
+time.sleep(0.3)
+print('outer')
+'value'
+"""
+    result = await sandbox.run(code)
+    assert result.stdout.startswith("inner\n")
+    assert result.stdout.endswith("outer\n")
+    assert result.truncated is None
+    assert [bundle["text"] for bundle in result.results] == ["2", "'value'"]
+    assert (await sandbox.run("'next'")).text == "'next'"
+
+
+async def test_a_cell_that_takes_the_streams_away_is_marked_all_the_same(sandbox: Sandbox) -> None:
+    result = await sandbox.run("import sys, io\nprint('seen')\nkept, sys.stdout = sys.stdout, io.StringIO()")
+    assert (result.stdout, result.truncated) == ("seen\n", None)
+    assert (await sandbox.run("sys.stdout = kept\nprint('again')")).stdout == "again\n"
+
+
 async def test_lost_output_is_told(sandbox: Sandbox, server: OpenSandboxServer) -> None:
     server.lag = 0.4
     try:
