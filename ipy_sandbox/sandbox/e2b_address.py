@@ -56,7 +56,7 @@ def address(api_base: str | None) -> Address:
 
 def sandbox_url(handle: ContainerHandle, port: int, path: str) -> str:
     """The URL of a path of a port of a sandbox."""
-    base = handle.endpoint or f"https://{port}-{handle.id}.{handle.domain or DEFAULT_DOMAIN}"
+    base = handle.endpoint or f"https://{port}-{checked_id(handle.id)}.{handle.domain or DEFAULT_DOMAIN}"
     return base + path
 
 

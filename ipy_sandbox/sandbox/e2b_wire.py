@@ -182,5 +182,5 @@ def restore_lines(traceback: str) -> str:
     They are missing after the line of dashes and before the place of the first frame. A traceback that has them, as
     the prelude sends it, stays as it is.
     """
-    traceback = re.sub(r"^(-{20,})(?=\S)", r"\1\n", traceback)
+    traceback = re.sub(r"^(-{20,})(?=[^-\s])", r"\1\n", traceback)
     return re.sub(r"(\(most recent call last\))(?=Cell In\[|File )", r"\1\n", traceback)

@@ -35,8 +35,10 @@ class Running:
 
     @contextlib.contextmanager
     def on_stop(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Inside the block a stop calls `callback`, on the loop of the run."""
+        """Inside the block a stop calls `callback`, on the loop of the run; at once if it came before."""
         self._on_stop = callback
+        if self.stopped.is_set():
+            callback()
         try:
             yield
         finally:

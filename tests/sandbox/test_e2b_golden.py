@@ -38,6 +38,7 @@ from ipy_sandbox.models import (
 from ipy_sandbox.sandbox import execution
 from ipy_sandbox.sandbox.e2b import E2BProvider
 from ipy_sandbox.sandbox.e2b_code import _KERNELS, CodeInterpreter, Timing
+from ipy_sandbox.sandbox.e2b_wire import restore_lines
 
 pytestmark = pytest.mark.anyio
 
@@ -198,6 +199,12 @@ async def test_values_of_the_environment_do_not_show_in_an_error(monkeypatch: py
         assert "os.environ['MY_SECRET'] = '***'" in result.error.traceback
         assert "s3cr3t-value" not in result.model_dump_json()
         await provider.aclose()
+
+
+@pytest.mark.parametrize("name", ["err_zerodiv", "err_chained", "input", "err_syntax"])
+def test_a_traceback_with_its_lines_stays_as_it_is(name: str) -> None:
+    whole = EXPECTED[name]["error"][2]
+    assert restore_lines(whole) == whole
 
 
 async def test_many_small_outputs_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
