@@ -241,7 +241,7 @@ class E2BProvider:
 
     async def _cause(self, handle: ContainerHandle, failure: SandboxError) -> SandboxError:
         """`failure`, or SandboxLostError if the control plane says that the sandbox is gone."""
-        failure.sandbox_id = failure.sandbox_id or handle.id
+        failure.provider, failure.sandbox_id = self.name, handle.id
         if not isinstance(failure, (ProviderError, OutputTruncatedError, SandboxBusyError)):
             return failure
         try:

@@ -21,6 +21,7 @@ from servers.http_server import Answer, HTTPServer, Request
 from ipy_sandbox.errors import (
     AuthenticationError,
     KernelDiedError,
+    OutputTruncatedError,
     ProviderError,
     SandboxBusyError,
     SandboxCreationError,
@@ -187,6 +188,28 @@ async def test_an_answer_cut_before_its_first_byte_is_a_dead_kernel(monkeypatch:
         provider, handle = provider_at(server, monkeypatch), handle_at(server)
         with pytest.raises(KernelDiedError, match="this code was not run"):
             await execution.run(provider, handle, "code")
+        await provider.aclose()
+
+
+@pytest.mark.parametrize("end", ["dead", "end"], ids=["connection", "body"])
+async def test_an_answer_without_its_end_was_cut(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks = chunks_of("stream_sleep", True)[:-1]
+    async with replay(chunks, end) as server:
+        provider = provider_at(server, monkeypatch)
+        with pytest.raises(OutputTruncatedError, match=r"before (its|the) end.* nothing was run again") as caught:
+            await execution.run(provider, handle_at(server), "code")
+        assert caught.value.result.stdout == EXPECTED["stream_sleep"]["stdout"]
+        assert (caught.value.provider, caught.value.sandbox_id) == ("e2b", "i1")
+        assert [r.path for r in server.requests] == ["/execute", "/sandboxes/i1"]
+        await provider.aclose()
+
+
+async def test_a_line_that_goes_dead_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CodeInterpreter, "timing", Timing(settle=0, idle=0.1))
+    async with replay(chunks_of("disconnect", True), "running") as server:
+        provider = provider_at(server, monkeypatch)
+        with pytest.raises(ProviderError, match="Nothing came from e2b sandbox i1"):
+            await execution.run(provider, handle_at(server), "code")
         await provider.aclose()
 
 
