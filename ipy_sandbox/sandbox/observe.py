@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -120,10 +119,10 @@ def _tell(step: Operation) -> None:
 
 @functools.cache
 def _tracer() -> Any:
-    if importlib.util.find_spec("opentelemetry") is None:
+    try:
+        from opentelemetry import trace
+    except ImportError:
         return None
-    from opentelemetry import trace
-
     return trace.get_tracer("ipy_sandbox")
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -142,6 +144,16 @@ async def test_spans_where_opentelemetry_is_installed(provider: FakeProvider, mo
         {"name": "sandbox run", "ipy_sandbox.operation": "run", **common, "status": "ERROR",
          "error.type": "SandboxLostError"},
     ]  # fmt: skip
+
+
+async def test_nothing_is_missed_where_opentelemetry_is_not_installed(
+    provider: FakeProvider, monkeypatch: pytest.MonkeyPatch, steps: list[Operation]
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry", types.ModuleType("opentelemetry"))
+    observe._tracer.cache_clear()
+    await ipy_sandbox.acreate_sandbox("scripted")
+    observe._tracer.cache_clear()
+    assert short(steps)[-1] == ("create", "success", "fake1")
 
 
 def test_nothing_is_printed_where_nobody_set_up_logging(
