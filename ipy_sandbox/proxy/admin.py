@@ -20,6 +20,10 @@ async def ready(proxy: Proxy, exchange: Exchange) -> None:
     """`GET /health/ready`: requests are welcome."""
     if proxy.gate.closed:
         raise ApiError(503, "The proxy is shutting down.")
+    try:
+        await proxy.shared.check()
+    except ConfigurationError as error:
+        raise ApiError(503, str(error)) from None
     await exchange.respond(json_response({"status": "ready", "warm_sandboxes": proxy.service.backend.sandboxes.ready}))
 
 

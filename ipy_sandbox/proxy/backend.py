@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import Iterator
 from typing import Any, cast
 
 from ..interpreter.interpreter import Interpreter
 from ..interpreter.limits import Limits
-from ..interpreter.store import ResponseStore
 from ..interpreter.upstream import Upstream
-from ..sandbox.pool import SessionPool
 from ..sandbox.provider import Provider
 from ..sandbox.session import Session
+from ..sandbox.tools import SandboxTool
 from .config import Config
 from .metrics import Metrics
 from .sandboxes import OwnedSandboxes
+from .shared import Shared
 
 
 class Backend:
@@ -26,18 +27,19 @@ class Backend:
         ConfigurationError: the provider's key or address is missing.
     """
 
-    def __init__(self, config: Config, store: ResponseStore, upstream: Upstream, metrics: Metrics) -> None:
+    def __init__(self, config: Config, shared: Shared, upstream: Upstream, metrics: Metrics) -> None:
         entry, params = config.sandbox_tool, config.interception
         tool = entry.tool
         self._settings = _settings(config)
         self._options = tool.options
         self.sandboxes = OwnedSandboxes(tool.open_provider(), tool.options, entry.litellm_params.warm, metrics)
-        self._pool = SessionPool(self._make_session, cap=params.session_cap, ttl=params.session_ttl)
+        caps: dict[str, Any] = {"cap": params.session_cap, "ttl": params.session_ttl}
+        self._pool = shared.pool(self._make_session, self.sandboxes, _account(tool), **caps)
         self.interpreter = Interpreter(
             self._make_session,
             limits=_limits(config),
             pool=self._pool,
-            store=store,
+            store=shared.store,
             upstream=upstream,
             always_outputs=params.include_outputs,
         )
@@ -84,6 +86,11 @@ def _limits(config: Config) -> Limits:
         seconds=seconds * 0.9,
         run_seconds=min(params.execution_timeout, seconds),
     )
+
+
+def _account(tool: SandboxTool) -> str:
+    key = tool.api_key.get_secret_value() if tool.api_key else ""
+    return hashlib.sha256(f"{tool.provider} {tool.api_base} {key}".encode()).hexdigest()[:16]
 
 
 def _settings(config: Config) -> tuple[Any, ...]:

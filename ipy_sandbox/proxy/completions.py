@@ -105,7 +105,7 @@ async def _is_for_the_interpreter(job: Job) -> bool:
     if Interpreter.wants(job.body):
         return True
     previous = job.body.get("previous_response_id")
-    return isinstance(previous, str) and await job.proxy.store.get(job.caller.identity, previous) is not None
+    return isinstance(previous, str) and await job.proxy.shared.store.get(job.caller.identity, previous) is not None
 
 
 async def _interpret(job: Job, surface: Surface) -> None:

@@ -133,6 +133,9 @@ def _contradictions(config: Config) -> Iterator[str]:
     for i, entry in enumerate(config.model_list):
         if entry.model_name.count("*") > 1:
             yield f"model_list[{i}].model_name: may hold one * only"
+    provider = config.sandbox_tool.litellm_params.sandbox_provider
+    if config.general_settings.redis_url is not None and provider in ("local", "fake"):
+        yield f"general_settings.redis_url: sandboxes of the {provider} provider cannot be shared between processes"
     if config.model_fields_set & {"general_settings"} and _empty_master_key(config):
         yield "general_settings.master_key: is empty"
 

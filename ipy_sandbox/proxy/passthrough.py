@@ -7,11 +7,11 @@ from typing import Any
 
 from ..errors import UpstreamError
 from ..interpreter.catalog import Route
-from ..interpreter.upstream import RawResponse, Upstream
+from ..interpreter.upstream import Upstream
 from .auth import Caller
 from .errors import ApiError
 from .exchange import Exchange
-from .owners import Watch
+from .owners import Owners, watched
 from .router import Choice
 from .service import Proxy
 
@@ -36,17 +36,17 @@ async def forward(
         ApiError: it names what another caller owns.
         UpstreamError: no deployment could be reached.
     """
-    refuse_foreign(proxy, caller, body)
-    if previous := proxy.owners.find(str(body.get("previous_response_id")), caller.identity):
-        choices = [c for c in choices if c.route.base_url == previous.base_url] or choices
+    if place := await _place_of_previous(proxy, caller, body):
+        choices = [c for c in choices if c.place == place] or choices
+    _refuse_foreign(body)
     for left, choice in zip(range(len(choices) - 1, -1, -1), choices, strict=True):
         route = choice.route
         # Nothing is written anew that needs no change: the model's name is all that may differ.
         sent = content if route.model == body["model"] else json.dumps({**body, "model": route.model}).encode()
-        watch = proxy.owners.watch(caller.identity, route) if path == "responses" else None
+        owners = (proxy.shared.owners, caller.identity, choice.place) if path == "responses" else None
         try:
             if await relay(
-                proxy.upstream, exchange, route, "POST", path, sent, watch=watch, others_are_left=bool(left)
+                proxy.upstream, exchange, route, "POST", path, sent, owners=owners, others_are_left=bool(left)
             ):
                 return
         except UpstreamError as error:
@@ -63,40 +63,44 @@ async def relay(
     path: str,
     content: bytes = b"",
     *,
-    watch: Watch | None = None,
+    owners: tuple[Owners, str, str] | None = None,
     others_are_left: bool = False,
 ) -> bool:
     """Send one request to one endpoint, and its answer to the client as it comes.
 
     Arguments:
+        owners: where to note that a new response belongs to this identity, at this place.
         others_are_left: whether a failure shall not be passed on; then the result is False.
     """
     query = exchange.scope["query_string"].decode("latin-1")
     async with upstream.forward(route, method, path, headers=exchange.headers, content=content, query=query) as answer:
         if others_are_left and answer.status >= 400 and may_try_another(answer.status):
             return False
-        await _pump(exchange, answer, watch)
+        await exchange.start(answer.status, answer.headers)
+        chunks = watched(answer.body, *owners) if owners else answer.body
+        async for chunk in chunks:
+            await exchange.write(chunk)
+    await exchange.finish()
     return True
 
 
-async def _pump(exchange: Exchange, answer: RawResponse, watch: Watch | None) -> None:
-    await exchange.start(answer.status, answer.headers)
-    async for chunk in answer.body:
-        if watch is not None:
-            watch.feed(chunk)
-        await exchange.write(chunk)
-    await exchange.finish()
+async def _place_of_previous(proxy: Proxy, caller: Caller, body: dict[str, Any]) -> str | None:
+    """Where the response is that the request goes on from; raises ApiError if it is not the caller's."""
+    previous = body.get("previous_response_id")
+    if not isinstance(previous, str):
+        return None
+    place = await proxy.shared.owners.find(previous, caller.identity)
+    if place is None:
+        message = f"Previous response with id '{previous[:200]}' not found."
+        raise ApiError(400, message, code="previous_response_not_found", param="previous_response_id")
+    return place
 
 
-def refuse_foreign(proxy: Proxy, caller: Caller, body: dict[str, Any]) -> None:
-    """Raise ApiError for a request that names what the endpoint keeps and this caller was not given.
+def _refuse_foreign(body: dict[str, Any]) -> None:
+    """Raise ApiError for a request that names what the endpoint keeps for somebody.
 
     All callers share one account there, so the endpoint itself would not mind.
     """
-    previous = body.get("previous_response_id")
-    if isinstance(previous, str) and proxy.owners.find(previous, caller.identity) is None:
-        message = f"Previous response with id '{previous[:200]}' not found."
-        raise ApiError(400, message, code="previous_response_not_found", param="previous_response_id")
     tools = body.get("tools")
     for tool in tools if isinstance(tools, list) else []:
         if isinstance(tool, dict) and isinstance(tool.get("container"), str):

@@ -83,7 +83,13 @@ class Choice:
     """A deployment with the route that a request takes through it."""
 
     deployment: Deployment
+    model: str
     route: Route
+
+    @property
+    def place(self) -> str:
+        """Where an answer came from, without any secret: the endpoint, and the model as the client called it."""
+        return f"{self.route.base_url} {self.model}"
 
 
 class Router:
@@ -107,8 +113,8 @@ class Router:
         Raises:
             ApiError: 404, no deployment serves it.
         """
-        found = [Choice(d, route) for d in self._deployments if d.name == model and (route := d.route(model))]
-        found = found or [Choice(d, route) for d in self._deployments if (route := d.route(model))]
+        found = [Choice(d, model, route) for d in self._deployments if d.name == model and (route := d.route(model))]
+        found = found or [Choice(d, model, route) for d in self._deployments if (route := d.route(model))]
         if not found:
             raise ApiError(
                 404,
@@ -120,6 +126,12 @@ class Router:
             found.sort(key=lambda c: (c.deployment.cooling, -(random.random() ** (1 / c.deployment.weight))))
         return found
 
+    def at(self, place: str) -> Route | None:
+        """The route to a place that `Choice.place` named before, if there still is one."""
+        model = place.partition(" ")[2]
+        found = (Choice(d, model, route) for d in self._deployments if (route := d.route(model)))
+        return next((choice.route for choice in found if choice.place == place), None)
+
     def names(self) -> list[str]:
         """The models that are named outright, without those behind a `*`."""
         return list(dict.fromkeys(d.name for d in self._deployments if "*" not in d.name))
@@ -128,7 +140,7 @@ class Router:
         """The deployments that serve more names than they say."""
         for deployment in self._deployments:
             if "*" in deployment.name and (route := deployment.route(deployment.name)):
-                yield Choice(deployment, route)
+                yield Choice(deployment, deployment.name, route)
 
 
 def entries_without_a_file(environ: Mapping[str, str], servers: list[LocalServer]) -> list[ModelEntry]:

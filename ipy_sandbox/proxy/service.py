@@ -11,18 +11,14 @@ from typing import Any
 
 from ..errors import ConfigurationError
 from ..interpreter.catalog import Route
-from ..interpreter.store import MemoryStore
 from ..interpreter.upstream import Upstream
 from .auth import Keyring
 from .backend import Backend
 from .config import Config
 from .gate import Gate
 from .metrics import Metrics
-from .owners import Owners
 from .router import Router
-
-STORE_BYTES = 16_000_000
-"""Stored responses, as JSON; in memory they take a few times as much."""
+from .shared import Shared, shared_by
 
 logger = logging.getLogger("ipy_sandbox.proxy")
 
@@ -65,8 +61,7 @@ class Proxy:
         self._environ = os.environ if environ is None else environ
         self.metrics = Metrics()
         self.gate = Gate()
-        self.owners = Owners()
-        self.store = MemoryStore(max_bytes=STORE_BYTES)
+        self._shared: Shared | None = None
         self.upstream = Upstream()
         self._service: Service | None = None
         self._reloading = asyncio.Lock()
@@ -78,6 +73,12 @@ class Proxy:
         assert self._service is not None, "the proxy has not started"
         return self._service
 
+    @property
+    def shared(self) -> Shared:
+        """Stored responses and sessions, which outlive configurations."""
+        assert self._shared is not None, "the proxy has not started"
+        return self._shared
+
     async def start(self) -> None:
         """Read the configuration and begin; raises ConfigurationError."""
         self._switch(await self._read())
@@ -86,13 +87,21 @@ class Proxy:
         config, warnings = await self._load()
         for warning in warnings:
             logger.warning("%s", warning)
+        await self._share(config)
         router = Router(config, self._environ)
         old = self._service
         if old is not None and old.backend.serves(config):
             backend = old.backend
         else:
-            backend = Backend(config, self.store, self.upstream, self.metrics)
+            backend = Backend(config, self.shared, self.upstream, self.metrics)
         return Service(config, Keyring(config), router, backend)
+
+    async def _share(self, config: Config) -> None:
+        if self._service is None:
+            self._shared = shared_by(config)
+            await self._shared.check()
+        elif config.general_settings.redis_url != self._service.config.general_settings.redis_url:
+            raise ConfigurationError("general_settings.redis_url: restart the proxy to change it.")
 
     async def reload(self) -> None:
         """Serve with the configuration as it is now; running requests end on the old one.
@@ -120,3 +129,4 @@ class Proxy:
         self.gate.closed = True
         await asyncio.gather(self.service.backend.aclose(), *self._retiring, return_exceptions=True)
         await self.upstream.aclose()
+        await self.shared.aclose()

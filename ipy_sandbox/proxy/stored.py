@@ -39,7 +39,7 @@ async def delete_response(proxy: Proxy, exchange: Exchange) -> None:
     stored = await _find(proxy, exchange, "DELETE", "")
     if stored is not None:
         response_id = stored.response["id"]
-        await proxy.store.delete(_caller(proxy, exchange).identity, response_id)
+        await proxy.shared.store.delete(_caller(proxy, exchange).identity, response_id)
         await exchange.respond(json_response({"id": response_id, "object": "response", "deleted": True}))
 
 
@@ -67,9 +67,10 @@ async def _find(proxy: Proxy, exchange: Exchange, method: str, suffix: str) -> S
         ApiError: 404, it is not there, or not the caller's.
     """
     caller, response_id = _caller(proxy, exchange), exchange.path_params["id"]
-    if stored := await proxy.store.get(caller.identity, response_id):
+    if stored := await proxy.shared.store.get(caller.identity, response_id):
         return stored
-    route = proxy.owners.find(response_id, caller.identity)
+    place = await proxy.shared.owners.find(response_id, caller.identity)
+    route = proxy.service.router.at(place) if place else None
     if route is None:
         raise ApiError(404, f"Response with id '{response_id[:200]}' not found.")
     await unless_gone(exchange.receive, _pass_on(proxy, exchange, route, method, f"responses/{response_id}{suffix}"))
