@@ -11,6 +11,7 @@ import pytest
 from servers.asking import Kit, asking
 from servers.model_server import Code, Pause, Raw, Say, Scenario
 
+from ipy_sandbox.errors import ProviderError
 from ipy_sandbox.models import ContainerHandle, SandboxOptions
 
 pytestmark = pytest.mark.anyio
@@ -132,3 +133,34 @@ async def test_a_slow_reader_holds_the_loop_back_and_loses_nothing() -> None:
             await asyncio.sleep(0)
         text = "".join([event["delta"] async for event in stream if event and "delta" in event])
         assert text == "x" * 5000
+
+
+@each_way
+async def test_nobody_waits_for_the_sandbox_to_be_deleted(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with asking({"go": Scenario([[Code("a")]])}) as kit:
+        may_go = asyncio.Event()
+        delete = kit.provider.delete
+
+        async def slow(handle: ContainerHandle) -> bool:
+            await may_go.wait()
+            return await delete(handle)
+
+        monkeypatch.setattr(kit.provider, "delete", slow)
+        assert (await kit.ask(way, "go")).logs == ["a\n"]
+        assert kit.provider.alive
+        may_go.set()
+        assert await kit.clean()
+
+
+async def test_a_sandbox_that_cannot_be_deleted_is_logged_and_costs_no_answer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asking({"go": Scenario([[Code("a")]])}) as kit:
+
+        async def fail(handle: ContainerHandle) -> bool:
+            kit.provider.alive.clear()
+            raise ProviderError("The server answered 500.", status=500)
+
+        monkeypatch.setattr(kit.provider, "delete", fail)
+        assert (await kit.ask("chat", "go")).logs == ["a\n"]
+        await kit.until(lambda: "ends with its own lifetime" in caplog.text)
