@@ -55,15 +55,16 @@ def run_demo(arguments: argparse.Namespace) -> int:
 
 def _add_install(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     install = commands.add_parser("install", help='install the kernel "Python (sandbox)" for Jupyter')
-    where = install.add_mutually_exclusive_group()
-    where.add_argument("--user", action="store_true", help="for you (default: for the whole system)")
-    where.add_argument(
-        "--sys-prefix", action="store_const", const=sys.prefix, dest="prefix", help="in this environment"
-    )
-    where.add_argument("--prefix", metavar="DIR", help="below this directory")
     install.set_defaults(run=run_install)
     uninstall = commands.add_parser("uninstall", help='remove the kernel "Python (sandbox)"')
     uninstall.set_defaults(run=run_uninstall)
+    for command in (install, uninstall):
+        where = command.add_mutually_exclusive_group()
+        where.add_argument("--user", action="store_true", help="for you (default: for the whole system)")
+        where.add_argument(
+            "--sys-prefix", action="store_const", const=sys.prefix, dest="prefix", help="in this environment"
+        )
+        where.add_argument("--prefix", metavar="DIR", help="below this directory")
 
 
 def run_install(arguments: argparse.Namespace) -> int:
@@ -78,7 +79,7 @@ def run_uninstall(arguments: argparse.Namespace) -> int:
     """`ipy-sandbox uninstall`."""
     from .kernelspec import uninstall
 
-    print(f"Removed {uninstall()}.")
+    print(f"Removed {uninstall(user=arguments.user, prefix=arguments.prefix)}.")
     return 0
 
 

@@ -8,8 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
-from jupyter_core.paths import jupyter_path
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_core.paths import SYSTEM_JUPYTER_PATH, jupyter_data_dir, jupyter_path
 
 from .errors import ConfigurationError
 
@@ -42,14 +42,21 @@ def install(*, user: bool = False, prefix: str | None = None) -> Path:
             ) from None
 
 
-def uninstall() -> Path:
-    """Remove the kernelspec that Jupyter finds first and return the directory it was in."""
+def uninstall(*, user: bool = False, prefix: str | None = None) -> Path:
+    """Remove the kernelspec from where `install` with the same arguments puts it, and return that directory.
+
+    Raises:
+        ConfigurationError: it is not there, or cannot be removed.
+    """
+    base = Path(prefix, "share", "jupyter") if prefix else Path(jupyter_data_dir() if user else SYSTEM_JUPYTER_PATH[0])
+    directory = base / "kernels" / NAME
+    if not directory.is_dir():
+        raise ConfigurationError(f"There is no kernelspec in {directory}: say where with --user or --sys-prefix.")
     try:
-        return Path(KernelSpecManager().remove_kernel_spec(NAME))
-    except NoSuchKernel:
-        raise ConfigurationError(f"There is no kernelspec {NAME!r} to remove.") from None
+        shutil.rmtree(directory)
     except OSError as error:
-        raise ConfigurationError(f"The kernelspec cannot be removed from {error.filename}: {error.strerror}.") from None
+        raise ConfigurationError(f"The kernelspec cannot be removed from {directory}: {error.strerror}.") from None
+    return directory
 
 
 def _shipped() -> Path:

@@ -38,14 +38,14 @@ class WholeNotebook:
     def __call__(self, lines: list[str]) -> list[str]:
         """The cell as it is to run."""
         first = next((i for i, line in enumerate(lines) if line.strip() and not line.startswith("#")), None)
-        if first is None or self._here:
+        if first is None:
             return lines
         magic = _magic(lines[first])
         if magic == "%%local":
             # Magics inside the cell transform their body again: that must stay here too.
             self._here = True
             return lines[first + 1 :]
-        if not self._settings.auto or magic in CELL_MAGICS or magic in LINE_MAGICS:
+        if self._here or not self._settings.auto or magic in CELL_MAGICS or magic in LINE_MAGICS:
             return lines
         return ["%%sandbox\n", *lines]
 
