@@ -61,3 +61,9 @@ def set_up_logging(form: str = "text", level: str = "info") -> None:
         # One line for each request is enough; what the parts say about their work is for debugging.
         log.setLevel(wanted if wanted < logging.INFO else max(wanted, logging.WARNING))
     logger.setLevel(wanted)
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    # An answer that breaks off is cut for the client on purpose, and has a line of its own.
+    return not record.getMessage().startswith("ASGI callable returned without completing response")

@@ -32,7 +32,7 @@ Json = dict[str, Any]
 @contextlib.contextmanager
 def served(app: Any) -> Iterator[str]:
     """Serve an ASGI application in a thread; gives its address."""
-    config = uvicorn.Config(app, port=0, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, port=0, log_level="critical", lifespan="off", ws="none", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     started = threading.Event()
     startup = server.startup
