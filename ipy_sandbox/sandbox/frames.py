@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 import httpx
 
 from ..errors import OutputTruncatedError, ProviderError, SandboxError
+from .moving_timeout import MovingTimeout
 
 MiB = 1024 * 1024
 STREAM_CAP = 10 * MiB
@@ -57,13 +58,12 @@ class Frames:
         self._is_progress = is_progress or bool
         self._where = where
         self._waited = 0.0
-        self._waiting: asyncio.Timeout | None = None
+        self._timeout = MovingTimeout()
 
     def stop(self) -> None:
         """End the iteration now, from another task of the same loop."""
         self.stopped = True
-        if self._waiting is not None and not self._waiting.expired():
-            self._waiting.reschedule(0)
+        self._timeout.expire()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         buffer, scanned, received, skipping = bytearray(), 0, 0, False
@@ -83,7 +83,7 @@ class Frames:
                     self._waited = 0
                 yield frame
             del buffer[:start]
-            if self.truncated and len(buffer) > SMALL_FRAME:
+            if self.truncated and len(buffer) > SMALL_FRAME + overlap:
                 self.partial = self.partial or bytes(buffer[: self.cap])
                 skipping = True
                 del buffer[: len(buffer) - overlap]
@@ -98,32 +98,35 @@ class Frames:
         chunks = self.response.aiter_bytes()
         limit = self._first_byte
         problem: SandboxError | None = None
-        while problem is None and not self.stopped:
-            rest = math.inf if self._silence is None else max(0, self._silence - self._waited)
-            try:
-                chunk = await self._receive(chunks, min(limit, rest))
-            except StopAsyncIteration:
-                return
-            except TimeoutError:
-                if not self.stopped:
-                    problem = self._silent(limit if limit < rest else self._silence or limit)
-            except httpx.HTTPError as error:
-                problem = self._broken(error)
-            else:
-                yield chunk
-                limit = self._idle
+        try:
+            while problem is None and not self.stopped:
+                rest = math.inf if self._silence is None else max(0, self._silence - self._waited)
+                try:
+                    chunk = await self._receive(chunks, min(limit, rest))
+                except StopAsyncIteration:
+                    return
+                except TimeoutError:
+                    if not self.stopped:
+                        problem = self._silent(limit if limit < rest else self._silence or limit)
+                except httpx.HTTPError as error:
+                    problem = self._broken(error)
+                else:
+                    yield chunk
+                    limit = self._idle
+        finally:
+            self._timeout.close()
         if problem is not None:
             raise problem
 
     async def _receive(self, chunks: AsyncIterator[bytes], seconds: float) -> bytes:
+        if self._silence is None:
+            return await self._timeout.wait(anext(chunks), seconds)
         clock = asyncio.get_running_loop().time
         # Only time spent here counts as silence: a slow reader is not a silent server.
         began = clock()
         try:
-            async with asyncio.timeout(seconds) as self._waiting:
-                return await anext(chunks)
+            return await self._timeout.wait(anext(chunks), seconds)
         finally:
-            self._waiting = None
             self._waited += clock() - began
 
     def _silent(self, seconds: float) -> SandboxError:
