@@ -84,11 +84,20 @@ class Run:
         """End the run as the kernel does."""
         if self.finished.is_set():
             return
-        if self.interrupted and not self._raised and (self._reply or {}).get("status") != "ok":
-            # It hit the kernel before there was code to raise in.
-            self._events.put_nowait(ExecutionError("KeyboardInterrupt", "", "KeyboardInterrupt"))
+        if not self._raised and (error := self._unsaid_error()) is not None:
+            self._events.put_nowait(error)
         self._events.put_nowait(End(truncated=self._truncation()))
         self._finish()
+
+    def _unsaid_error(self) -> ExecutionError | None:
+        """The error of code that could not show it: out of memory, or interrupted before it had begun."""
+        reply = self._reply or {}
+        if reply.get("status") == "error" and not self.interrupted:
+            name, value = str(reply.get("ename")), str(reply.get("evalue"))
+            return ExecutionError(name, value, f"{name}: {value}")
+        if self.interrupted and reply.get("status") != "ok":
+            return ExecutionError("KeyboardInterrupt", "", "KeyboardInterrupt")
+        return None
 
     def _finish(self) -> None:
         self._events.put_nowait(None)

