@@ -124,10 +124,6 @@ class Lab:
             "window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'", timeout=60_000
         )
         self.command(page, "notebook:run-all-cells")
-        page.wait_for_function(
-            "[...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].every(p => /\\d/.test(p.textContent))",
-            timeout=60_000,
-        )
 
     def save(self, page: Page) -> None:
         self.command(page, "docmanager:save")

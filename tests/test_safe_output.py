@@ -251,13 +251,39 @@ def test_trusted_output_passes_as_it_is() -> None:
     assert (bundle.data, bundle.metadata, bundle.dropped) == (data, {"isolated": True}, [])
 
 
+def test_hosts_that_stay_closed_are_named() -> None:
+    html = (
+        "<script src='https://cdn.example.org/x.js'></script><link rel=stylesheet href=https://css.example.org/x.css>"
+    )
+    closed = "scripts from https://{}.example.org (closed: %config SandboxMagics.frame_hosts opens it)"
+    assert safe_bundle({"text/html": html}).dropped == [closed.format("cdn"), closed.format("css")]
+    opened = safe_bundle({"text/html": html}, hosts=["https://cdn.example.org"])
+    assert opened.dropped == [closed.format("css")]
+
+
+def test_altair_chart_is_shown_without_its_scripts() -> None:
+    chart = {"$schema": "https://vega.github.io/schema/vega-lite/v6.json", "mark": "bar", "data": {"values": []}}
+    html = "<div id='altair-viz-1'></div><script>(function(spec, o) { f(spec); })(%s, {'mode': 'vega-lite'});</script>"
+    assert safe_bundle({"text/html": html % json.dumps(chart), "text/plain": "alt.Chart(...)"}).data == {
+        "application/vnd.vegalite.v5+json": chart,
+        "text/plain": "alt.Chart(...)",
+    }
+    unsafe = {**chart, "data": {"url": "/api/contents"}}
+    assert "iframe" in html_of(html % json.dumps(unsafe))
+
+
+def test_text_may_be_a_list_of_lines() -> None:
+    bundle = safe_bundle({"text/html": ["<b>a", "b</b>"], "text/plain": ["a", "b"]})
+    assert bundle.data == {"text/html": "<b>ab</b>", "text/plain": "ab"}
+
+
 # Sizes.
 
 
 def test_output_over_the_limit_is_named_with_its_size() -> None:
     bundle = safe_bundle({"text/html": "x" * 300_000, "text/plain": "y"}, limit=200_000)
     assert bundle.data == {"text/plain": "y"}
-    assert bundle.dropped == ["text/html (0.3 MB, over the limit of 0.2 MB)"]
+    assert bundle.dropped == ["text/html (0.3 MB, over the limit of 0.2 MB: --result NAME keeps it)"]
 
 
 def test_long_text_is_cut_in_the_middle() -> None:

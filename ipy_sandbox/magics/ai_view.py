@@ -242,7 +242,7 @@ class AnswerView:
             run.end(call)
             self._release()
             if run.dropped:
-                show_line(self._shell, f"Not shown, since it could act in this page: {', '.join(run.dropped)}.")
+                show_line(self._shell, f"Left out: {', '.join(run.dropped)}.")
         else:
             block.add_output((call.note or "").strip("[]"))
             block.end("not run", folded=True)

@@ -171,7 +171,7 @@ class CellRunner:
         if truncated:
             show_line(self._shell, truncated)
         if dropped:
-            show_line(self._shell, f"Not shown, since it could act in this page: {', '.join(dropped)}.")
+            show_line(self._shell, f"Left out: {', '.join(dropped)}.")
 
     def _set_footer(self, target: NotebookSession, seconds: float) -> None:
         after = self._settings.footer_after

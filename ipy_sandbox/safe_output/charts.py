@@ -6,6 +6,7 @@ run scripts more than once. Hence lists of what is allowed; a chart that says mo
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -67,6 +68,17 @@ def _is_numbers(value: Any) -> bool:
     return isinstance(value, (int, float)) or (
         isinstance(value, list) and all(isinstance(v, (int, float)) for v in value)
     )
+
+
+def altair_chart(html: str) -> dict[str, Any] | None:
+    """The Vega-Lite chart in the HTML that altair shows by default, which draws with scripts from a public host."""
+    if "altair-viz-" not in html[:2000] or (call := re.search(r"\}\)\(\s*(?=\{)", html)) is None:
+        return None
+    try:
+        chart, _ = json.JSONDecoder().raw_decode(html, call.end())
+    except (ValueError, RecursionError):
+        return None
+    return chart if plain_vega(chart) else None
 
 
 def plain_vega(chart: Any) -> bool:

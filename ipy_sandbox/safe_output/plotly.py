@@ -17,14 +17,13 @@ class PlotlyLibrary:
         self._seen = ""
 
     def complete(self, html: str) -> str:
-        """`html` with the library, if it is a figure without; empty if it is only the library."""
+        """`html` with the library, if it is a figure without; nothing if it is only the library, kept for later."""
         has_library = bool(_LIBRARY.search(html))
-        if not _FIGURE.search(html[-2_000_000:] if has_library else html):
-            if has_library:
-                self._seen = html
-                return ""
-            return html
-        return html if has_library else (self._seen or _installed()) + html
+        is_figure = bool(_FIGURE.search(html[-2_000_000:] if has_library else html))
+        if has_library and not is_figure:
+            self._seen = html
+            return ""
+        return (self._seen or _installed()) + html if is_figure and not has_library else html
 
 
 def _installed() -> str:

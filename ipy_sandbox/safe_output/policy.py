@@ -29,7 +29,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .charts import plain_plotly, plain_vega
+from .charts import altair_chart, plain_plotly, plain_vega
+from .frame import closed_hosts
 from .html import safe_html
 from .latex import safe_latex
 from .markdown import safe_markdown
@@ -74,25 +75,43 @@ class OutputPolicy:
         dropped: list[str] = []
         # What the sandbox calls HTML comes before what is turned into HTML here.
         for mime in sorted(data, key=lambda m: m != "text/html"):
+            value = _joined(data[mime]) if mime.startswith(("text/", "image/")) else data[mime]
             try:
-                made = self._show(mime, data[mime])
+                made = self._html(value, dropped) if mime == "text/html" else self._show(mime, value)
             except _Refused as reason:
                 dropped.append(f"{mime} ({reason})" if str(reason) else mime)
             else:
                 shown = made | shown
-        if data and (shown or dropped != ["text/html (plotly.js)"]):
+        if shown or dropped:
             shown.setdefault("text/plain", _description(shown, dropped))
         return SafeBundle(shown, _safe_metadata(metadata or {}, shown), dropped)
 
-    def _show(self, mime: str, value: Any) -> dict[str, Any]:
-        if isinstance(value, list) and mime.startswith(("text/", "image/")):
-            value = "".join(str(line) for line in value)
-        if mime == "text/plain":
-            return {mime: _cut(safe_text(str(value)))}
+    def _html(self, value: Any, dropped: list[str]) -> dict[str, Any]:
+        html = self._within_limit(value)
+        if not isinstance(html, str):
+            raise _Refused
+        if (chart := altair_chart(html)) is not None:
+            return {"application/vnd.vegalite.v5+json": chart}
+        whole = self._plotly.complete(html)
+        if html and not whole:
+            return {}
+        dropped += [
+            f"scripts from {host} (closed: %config SandboxMagics.frame_hosts opens it)"
+            for host in closed_hosts(html, self.hosts)
+        ]
+        return {"text/html": safe_html(whole, hosts=self.hosts)}
+
+    def _within_limit(self, value: Any) -> Any:
         value = encodable(value) if isinstance(value, str) else _encodable_json(value)
         size = len(value) if isinstance(value, str) else len(json.dumps(value))
         if size > self.limit:
-            raise _Refused(f"{_megabytes(size)}, over the limit of {_megabytes(self.limit)}")
+            raise _Refused(f"{_megabytes(size)}, over the limit of {_megabytes(self.limit)}: --result NAME keeps it")
+        return value
+
+    def _show(self, mime: str, value: Any) -> dict[str, Any]:
+        if mime == "text/plain":
+            return {mime: _cut(safe_text(str(value)))}
+        value = self._within_limit(value)
         if mime in _CHARTS:
             return _checked(mime, value, _CHARTS[mime])
         if mime == "application/json":
@@ -100,11 +119,6 @@ class OutputPolicy:
         if not isinstance(value, str):
             raise _Refused
         match mime:
-            case "text/html":
-                whole = self._plotly.complete(value)
-                if not whole:
-                    raise _Refused("plotly.js")
-                return {mime: safe_html(whole, hosts=self.hosts)}
             case "text/markdown":
                 return {"text/html": safe_markdown(value), "text/plain": _cut(safe_text(value))}
             case "text/latex":
@@ -142,6 +156,11 @@ _CHARTS: dict[str, Callable[[Any], bool]] = {
     "application/vnd.plotly.v1+json": plain_plotly,
     **{f"application/vnd.vegalite.v{n}+json": plain_vega for n in range(2, 7)},
 }
+
+
+def _joined(value: Any) -> Any:
+    """Text, which the notebook format allows as a list of lines too."""
+    return "".join(str(line) for line in value) if isinstance(value, list) else value
 
 
 def _checked(mime: str, value: Any, plain: Callable[[Any], bool]) -> dict[str, Any]:
