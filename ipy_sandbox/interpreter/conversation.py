@@ -158,7 +158,7 @@ def _nested_name(tool: Json) -> Any:
 
 
 def _images(call: CodeCall) -> list[render.Image]:
-    return [] if call.result is None else render.images(call.result)
+    return [] if call.result is None else render.sendable(call.result)
 
 
 def _image_part(image: render.Image) -> Json:

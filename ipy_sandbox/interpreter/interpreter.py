@@ -249,14 +249,14 @@ class Interpreter:
         )
         try:
             await loop.run()
+            if not conversation.sees and request.images is None:
+                self._blind.add(request.route.origin)
         except UpstreamError as error:
             if failure is None or not view.started:
                 raise
             for event in view.fail(error):
                 await failure(event)
         finally:
-            if not conversation.sees and request.images is None:
-                self._blind.add(request.route.origin)
             await job.workspace.aclose()
         return view
 

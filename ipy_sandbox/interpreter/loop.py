@@ -305,6 +305,10 @@ class Loop:
         except SandboxError as error:
             logger.warning("code of a model could not run to its end: %s", error)
             call.status, call.note = "failed", _explain(error)
+        except Exception as error:
+            # A provider's own bug; it must not cost the client the answer.
+            logger.exception("code of a model could not run to its end")
+            call.status, call.note = "failed", _explain(error)
         call.result = builder.result
         if self._resumes and self._workspace.is_new:
             call.notice = NEW_SANDBOX
@@ -322,7 +326,7 @@ def _item_text(item: dict[str, Any]) -> str:
     return "".join(str(part.get("text", "")) for part in parts or [] if isinstance(part, dict))
 
 
-def _explain(error: SandboxError) -> str:
+def _explain(error: Exception) -> str:
     # For model and client alike: no names of hosts, no settings of whoever runs this.
     match error:
         case SandboxLostError():

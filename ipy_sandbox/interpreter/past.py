@@ -12,6 +12,8 @@ from .arguments import parse_code
 from .catalog import Provider
 from .request import Json, arguments_of
 
+_CITATION = "container_file_citation"
+
 
 def past_messages(call_id: str, name: str, code: str, output: str) -> list[Json]:
     """An earlier execution as chat messages: the assistant's call and the tool's answer."""
@@ -35,15 +37,21 @@ def expand_messages(messages: list[Json], name: str, provider: Provider) -> list
     """Chat messages in which each assistant message with `executed_tools` tells of the calls as calls of `name`."""
     expanded: list[Json] = []
     for message in messages:
-        entries = message.get("executed_tools") if isinstance(message, dict) else None
-        if not isinstance(entries, list):
-            expanded.append(message)
-            continue
-        for number, entry in enumerate(entries):
+        entries = message.get("executed_tools")
+        for number, entry in enumerate(entries if isinstance(entries, list) else []):
             if isinstance(entry, dict) and entry.get("type") == "code_interpreter":
                 expanded += _past_call(entry, number, name, provider)
-        expanded.append({key: value for key, value in message.items() if key != "executed_tools"})
+        expanded.append(_as_sent(message) if message.get("role") == "assistant" else message)
     return expanded
+
+
+def _as_sent(message: Json) -> Json:
+    # Strict servers refuse what they did not send: the first is ours, empty ones are what clients make of nothing.
+    empty = [key for key in ("refusal", "annotations", "tool_calls", "audio", "function_call") if not message.get(key)]
+    sent = {key: value for key, value in message.items() if key not in ("executed_tools", *empty)}
+    if kept := [a for a in sent.pop("annotations", []) if a.get("type") != _CITATION]:
+        sent["annotations"] = kept
+    return sent
 
 
 def _past_call(entry: Json, number: int, name: str, provider: Provider) -> list[Json]:
@@ -105,5 +113,16 @@ def _without_citations(item: Json) -> Json:
 
 
 def _uncited(part: Json) -> Json:
-    kept = [a for a in part.get("annotations") or [] if a.get("type") != "container_file_citation"]
+    kept = [a for a in part.get("annotations") or [] if a.get("type") != _CITATION]
     return {**part, "annotations": kept} if "annotations" in part else part
+
+
+def foreign(items: list[Json]) -> list[Json]:
+    """Items that one endpoint made, for another: without its reasoning, ids and own fields."""
+    return [_foreign(item) for item in items if item.get("type") != "reasoning"]
+
+
+def _foreign(item: Json) -> Json:
+    kind = item.get("type") or "message"
+    fields = {"message": ("type", "role", "content"), "function_call": ("type", "call_id", "name", "arguments")}
+    return {key: item[key] for key in fields[kind] if key in item} if kind in fields else item

@@ -6,7 +6,7 @@ from ..errors import InvalidRequestError
 from .bridge import to_chat
 from .catalog import Route
 from .conversation import ChatConversation, Conversation, ResponsesConversation
-from .past import expand_items, expand_messages
+from .past import expand_items, expand_messages, foreign
 from .request import (
     Json,
     Surface,
@@ -77,4 +77,4 @@ def _past(previous: Stored | None, route: Route, api: API) -> tuple[list[Json], 
         return [], []
     if previous.origin == route.origin and previous.api == api:
         return previous.history, []
-    return [], previous.conversation()
+    return [], foreign(previous.conversation())

@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,10 @@ from ..models import CodeExecutionResult, Display
 
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif")
 """What vision models take, and browsers show."""
+
+MOST_IMAGES = 8
+LARGEST_IMAGE = 5_000_000
+"""Characters of base64; OpenAI, Anthropic and others take about that much."""
 
 TRACEBACK_LIMIT = 4000
 """Characters of a traceback: the first frames and the last ones say what matters."""
@@ -84,23 +88,28 @@ def _base64(data: str) -> str | None:
     return clean
 
 
-def text(result: CodeExecutionResult, *, described_images: bool) -> str:
+def sendable(result: CodeExecutionResult) -> list[Image]:
+    """Those pictures that a model which sees is sent: a few, and none that endpoints would refuse for its size."""
+    return [image for image in images(result) if len(image.data) <= LARGEST_IMAGE][:MOST_IMAGES]
+
+
+def text(result: CodeExecutionResult, *, beside: Collection[Image]) -> str:
     """All that is text in a result: stdout, stderr, values and displays, the error, what was left out.
 
     Arguments:
-        described_images: put a description in the place of each picture.
+        beside: the pictures that are sent beside it; the others are described.
     """
-    return "\n".join(section.strip("\n") for section in _sections(result, described_images) if section.strip())
+    return "\n".join(section.strip("\n") for section in _sections(result, beside) if section.strip())
 
 
-def _sections(result: CodeExecutionResult, described_images: bool) -> Iterator[str]:
+def _sections(result: CodeExecutionResult, beside: Collection[Image]) -> Iterator[str]:
     yield plain(result.stdout)
     if result.stderr.strip():
         yield f"[stderr]\n{plain(result.stderr)}"
     for display in result.displays:
         if (image := _image(display)) is None:
             yield plain(_text_of(display.data))
-        elif described_images:
+        elif image not in beside:
             yield image.description
     if result.error is not None:
         yield _error(result.error.name, result.error.value, result.error.traceback)
@@ -141,7 +150,7 @@ def outputs(
 
 
 def _logs(result: CodeExecutionResult | None, note: str | None) -> str:
-    body = "" if result is None else text(result, described_images=False)
+    body = "" if result is None else text(result, beside=images(result))
     # Only-stdout output keeps its final newline, as the kernel wrote it.
     if result is not None and body and plain(result.stdout).rstrip("\n").endswith(body):
         body = plain(result.stdout)
@@ -155,7 +164,7 @@ def for_model(result: CodeExecutionResult | None, note: str | None, limit: int, 
         sees: the pictures are sent beside it, so they need no description.
         limit: characters.
     """
-    body = "" if result is None else text(result, described_images=not sees)
+    body = "" if result is None else text(result, beside=sendable(result) if sees else ())
     whole = "\n".join(part for part in (shorten(body, limit), note) if part)
     if whole:
         return whole

@@ -11,7 +11,7 @@ from ipy_sandbox.errors import InvalidRequestError
 from ipy_sandbox.interpreter import request as rq
 from ipy_sandbox.interpreter.bridge import to_chat, to_messages
 from ipy_sandbox.interpreter.catalog import CUSTOM, PROVIDERS
-from ipy_sandbox.interpreter.past import expand_items, expand_messages
+from ipy_sandbox.interpreter.past import expand_items, expand_messages, foreign
 from ipy_sandbox.interpreter.relay import Send, relay
 from ipy_sandbox.interpreter.store import MemoryStore, Stored
 
@@ -139,6 +139,27 @@ def test_past_calls_are_told_again_with_their_output() -> None:
     assert len(asked["tool_calls"][0]["id"]) == 9, "as Mistral wants it"
     assert answered == {"role": "tool", "tool_call_id": asked["tool_calls"][0]["id"], "content": "b"}
     assert said == {"role": "assistant", "content": "x"}
+
+
+def test_what_one_endpoint_made_is_told_to_another_in_plain_words() -> None:
+    items = [
+        {"role": "user", "content": "go"},
+        {"type": "reasoning", "id": "rs_1", "encrypted_content": "x"},
+        {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "phase": "x", "content": []},
+        {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}", "status": "completed"},
+        {"type": "function_call_output", "call_id": "c", "output": "x"},
+    ]
+    assert foreign(items) == [
+        items[0],
+        {"type": "message", "role": "assistant", "content": []},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        items[4],
+    ]
+
+
+def test_what_clients_make_of_nothing_is_not_sent() -> None:
+    said = {"role": "assistant", "content": "x", "refusal": None, "annotations": [], "reasoning_content": "hm"}
+    assert expand_messages([said], NAME, CUSTOM) == [{"role": "assistant", "content": "x", "reasoning_content": "hm"}]
 
 
 def test_citations_are_not_sent_to_who_does_not_know_the_container() -> None:

@@ -77,6 +77,12 @@ def test_a_picture_is_described_only_to_a_model_that_does_not_see() -> None:
     assert image.url == f"data:image/png;base64,{PNG}"
 
 
+def test_more_pictures_than_a_model_takes_are_described() -> None:
+    plots = [Display({"image/png": PNG, "text/plain": f"plot {i}"}) for i in range(render.MOST_IMAGES + 2)]
+    assert model_sees(*plots) == "[image plot 8, image/png, 0 KB]\n[image plot 9, image/png, 0 KB]"
+    assert len(render.outputs(result_of(*plots), None, 1000)) == render.MOST_IMAGES + 2
+
+
 def test_what_is_no_base64_is_no_picture() -> None:
     assert render.images(result_of(Display({"image/png": "not base64!"}))) == []
 

@@ -226,6 +226,7 @@ async def test_no_sandbox_is_told_to_the_model_and_the_answer_comes(way: str) ->
         ("lose", "[the sandbox was lost: variables, files and this result are gone"),
         ("die", "[the Python kernel died"),
         ("break", "[the sandbox failed: the code may have run, but its result is lost]"),
+        ("bug", "[the sandbox failed: the code may have run, but its result is lost]"),
     ],
 )
 async def test_a_failing_run_is_told_and_the_loop_goes_on(way: str, code: str, said: str) -> None:

@@ -41,6 +41,7 @@ SCRIPTS: dict[str, list[Event | float | BaseException]] = {
     "x = 1": [],
     "300 KB": [Stdout("a" * 300_000 + "THE END")],
     "12 MB": [Stdout("b" * 1_000_000) for _ in range(12)],
+    "bug": [RuntimeError("a provider's own bug")],
     "die": [KernelDiedError("The kernel of fake1 died.")],
     "break": [ProviderError("https://inner-host.example answered 502", status=502)],
     "sleep": [Stdout("begun\n"), 3600.0, Stdout("never\n")],
