@@ -262,12 +262,11 @@ class ChatAccumulator:
         complete = self._failure is None and (self._done or self._finish is not None)
         finish = self._finish_reason(complete)
         is_cut = not complete or finish == "length"
-        calls = [
-            ToolCall(
-                c.slot, c.id or self._ids.take(c.sent_id), c.name, c.arguments, is_cut and not c.complete, dict(c.extra)
-            )
-            for c in self._calls
-        ]
+        calls = []
+        for call in self._calls:
+            call.id = call.id or self._ids.take(call.sent_id)
+            cut = is_cut and not call.complete
+            calls.append(ToolCall(call.slot, call.id, call.name, call.arguments, cut, dict(call.extra)))
         return Turn(
             api="chat",
             text="".join(self._text),

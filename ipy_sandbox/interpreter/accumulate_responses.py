@@ -43,7 +43,7 @@ _REASONING_DELTAS = ("reasoning_text.delta", "reasoning_summary_text.delta", "re
 _NOT_OF_THE_ENVELOPE = {"output", "usage", "error"}
 
 
-@dataclass
+@dataclass(eq=False)
 class _Item:
     """An output item: `sent` as it was last seen whole, and what its deltas have given so far."""
 
@@ -89,11 +89,7 @@ class ResponsesAccumulator:
             self._fail(body)
         if not isinstance(body, dict):
             return []
-        deltas: list[Delta] = []
-        for index, item in enumerate(as_dicts(body.get("output"))):
-            deltas += self._item_done(index, item, None)
-        self._lifecycle(as_str(body.get("status")) or "completed", body)
-        return deltas
+        return list(self._lifecycle(as_str(body.get("status")) or "completed", body))
 
     def _fail(self, payload: Any) -> None:
         self._status = "failed"
@@ -104,7 +100,7 @@ class ResponsesAccumulator:
     def _event(self, kind: str, event: dict[str, Any]) -> Iterator[Delta]:
         name = kind.removeprefix("response.")
         if name in _LIFECYCLE:
-            self._lifecycle(name, as_dict(event.get("response")))
+            yield from self._lifecycle(name, as_dict(event.get("response")))
         elif name == "output_item.added":
             yield from self._item_added(event.get("output_index"), as_dict(event.get("item")), event)
         elif name == "output_item.done":
@@ -115,7 +111,7 @@ class ResponsesAccumulator:
             item = self._find(event.get("output_index"), event.get("item_id"))
             yield OtherEvent(item.slot if item else None, event)
 
-    def _lifecycle(self, name: str, response: dict[str, Any]) -> None:
+    def _lifecycle(self, name: str, response: dict[str, Any]) -> Iterator[Delta]:
         self._response = {**self._response, **response}
         status = as_str(response.get("status")) or name
         self._status = name if name in _FINAL else status
@@ -123,6 +119,16 @@ class ResponsesAccumulator:
             self._status = "in_progress"
         if response.get("error"):
             self._fail(response["error"])
+        listed = as_dicts(response.get("output"))
+        if len(listed) > len(self._items):
+            # A whole body, or a server that announces fewer items than it lists in the end.
+            unlisted = list(self._items)
+            for index, item in enumerate(listed):
+                known = self._find(index, item.get("id"), as_str(item.get("type")), item.get("call_id"))
+                if known in unlisted:
+                    unlisted.remove(known)
+                else:
+                    yield from self._item_done(index, item, None)
 
     # Items.
 
@@ -204,7 +210,7 @@ class ResponsesAccumulator:
     def finish(self) -> Turn:
         """The turn as far as it got; may be called at any time."""
         complete = self._status in _FINAL and (self._failure is None or bool(self._response.get("error")))
-        items = self._final_items()
+        items = self._items
         is_cut = self._status != "completed"
         calls = [_tool_call(i, is_cut) for i in items if i.kind == "function_call"]
         details = as_dict(self._response.get("incomplete_details"))
@@ -223,15 +229,6 @@ class ResponsesAccumulator:
             output=[_replay(i, calls) for i in items],
             envelope={k: v for k, v in self._response.items() if k not in _NOT_OF_THE_ENVELOPE},
         )
-
-    def _final_items(self) -> list[_Item]:
-        """The items in order; from the final event if the server announced fewer than it lists there."""
-        listed = as_dicts(self._response.get("output"))
-        if len(listed) > len(self._items):
-            whole = ResponsesAccumulator()
-            whole.feed_body({"output": listed})
-            return whole._items
-        return self._items
 
     def _finish_reason(self, reason: Any, has_calls: bool) -> FinishReason:
         if self._status == "incomplete":

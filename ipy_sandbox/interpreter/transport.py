@@ -17,10 +17,13 @@ So the `proxy` extra brings httpx-aiohttp; without it everything works on plain 
 from __future__ import annotations
 
 import http.cookiejar
+from urllib.request import getproxies
 
 import httpx
 
 from ..transport import KEEPALIVE, fast_transport, ssl_context
+
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 def make_client(*, connect_timeout: float, idle_timeout: float) -> httpx.AsyncClient:
@@ -28,7 +31,11 @@ def make_client(*, connect_timeout: float, idle_timeout: float) -> httpx.AsyncCl
     timeout = httpx.Timeout(idle_timeout, connect=connect_timeout, pool=None)
     # A model may think for long; connections are reused for as long as servers usually keep them.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEPALIVE)
-    client = httpx.AsyncClient(timeout=timeout, transport=fast_transport(), limits=limits, verify=ssl_context())
+    # What runs on this machine is never behind the proxy that the environment names.
+    direct = {f"all://{host}": httpx.AsyncHTTPTransport(limits=limits) for host in _LOOPBACK} if getproxies() else {}
+    client = httpx.AsyncClient(
+        timeout=timeout, transport=fast_transport(), mounts=direct, limits=limits, verify=ssl_context()
+    )
     # One server's cookie must not travel with another user's request.
     client.cookies.jar.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=[]))
     return client

@@ -71,7 +71,7 @@ class TurnStream:
                 yield delta
         turn = self.turn
         if turn.error is not None:
-            raise self._error(f"failed: {turn.error.message[:500]}")
+            raise self._error(f"failed: {_one_line(turn.error.message)}")
         if not turn.complete:
             raise self._error(_BROKEN_OFF)
 
@@ -284,6 +284,10 @@ async def _raw_body(route: Route, response: httpx.Response) -> AsyncIterator[byt
         raise UpstreamError(what, provider=route.provider.name) from error
 
 
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:500]
+
+
 def _backoff(attempt: int) -> float:
     return float(0.5 * 2**attempt * random.uniform(0.75, 1.25))
 
@@ -322,7 +326,7 @@ async def _status_error(route: Route, response: httpx.Response) -> UpstreamError
     if status in (401, 403):
         hint = " Check its key." if route.api_key else " No key was sent: pass api_key=."
     return UpstreamError(
-        f"The model server {route.host} answered {status} for {route.model}: {failure.message.strip()[:500]}{hint}",
+        f"The model server {route.host} answered {status} for {route.model}: {_one_line(failure.message)}{hint}",
         provider=route.provider.name,
         status=status,
         body=body,

@@ -252,6 +252,12 @@ def test_azures_empty_first_chunk_hides_no_envelope() -> None:
     assert "prompt_filter_results" in turn.envelope
 
 
+def test_a_turn_read_twice_is_the_same() -> None:
+    folded = accumulator("chat")
+    folded.feed_body({"choices": [{"message": {"tool_calls": [{"function": {"arguments": "{}"}}]}}]})
+    assert folded.finish() == folded.finish()
+
+
 # Responses.
 
 
@@ -360,9 +366,12 @@ def test_events_without_any_key_belong_to_the_open_item() -> None:
 
 
 def test_items_that_only_the_final_event_lists() -> None:
-    turn, _ = responses({"type": "response.completed", "response": {"status": "completed", "output": [CALL]}})
-    assert [c.code() for c in turn.tool_calls] == ["1"]
-    assert turn.output == [CALL]
+    announced = {"type": "response.output_item.done", "output_index": 0, "item": MESSAGE | PARTS}
+    response = {"status": "completed", "output": [MESSAGE | PARTS, CALL]}
+    turn, deltas = responses(announced, {"type": "response.completed", "response": response})
+    assert ([c.code() for c in turn.tool_calls], turn.text) == (["1"], "Hi")
+    assert turn.output == [MESSAGE | PARTS, CALL]
+    check_deltas(turn, deltas)
 
 
 def test_deltas_of_an_item_that_was_never_announced() -> None:

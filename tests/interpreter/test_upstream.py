@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import pytest
 
 from ipy_sandbox import UpstreamError
@@ -523,12 +522,19 @@ async def test_a_program_that_ends_leaves_no_complaint() -> None:
     assert (done.stdout, done.stderr) == ("Hello Hello\n", "")
 
 
-@pytest.fixture
-def proxy_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+async def test_a_proxy_of_the_environment_is_used_but_not_for_this_machine(
+    client: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serve(answer({"data": [{"id": "through the proxy"}]})) as proxy, serve(answer(HELLO)) as server:
+        monkeypatch.setenv("HTTP_PROXY", proxy.base_url.removesuffix("/v1"))
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        models = await client.models(resolve("m", base_url="http://models.example/v1", env={}))
+        assert models == [{"id": "through the proxy"}]
+        assert (await ask(client, server)).text == "Hello"
+    assert [request.target for request in proxy.requests] == ["http://models.example/v1/models"]
 
 
-@pytest.mark.usefixtures("proxy_in_the_environment")
-def test_a_proxy_of_the_environment_is_used() -> None:
-    made = transport.make_client(connect_timeout=1, idle_timeout=1)
-    assert any(isinstance(mounted, httpx.AsyncHTTPTransport) for mounted in made._mounts.values())
+async def test_an_error_is_one_line(client: Upstream) -> None:
+    async with serve(answer({"error": {"message": "first\n\n second"}}, 400)) as server:
+        with pytest.raises(UpstreamError, match=r"for m: first second$"):
+            await ask(client, server)
