@@ -319,7 +319,7 @@ class Chunks(httpx.AsyncByteStream):
             yield chunk
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200)
 @given(
     frames=st.lists(st.binary(max_size=12).map(lambda b: b.replace(b"\n", b"x"))),
     cuts=st.lists(st.integers(0, 200)),
@@ -347,4 +347,5 @@ def test_any_cutting_and_any_cap(frames: list[bytes], cuts: list[int], separator
     assert all(frame in left for frame in some), "a frame that was handed out is none, or is out of order"
     assert [f for f in whole if len(f) <= 6] == [f for f in some if len(f) <= 6]
     assert len(reader.partial) <= cap
-    assert not reader.partial or any(f.startswith(reader.partial) for f in whole)
+    # Half a separator may be at its end.
+    assert not reader.partial or any(f.startswith(reader.partial.rstrip(b"\n")) for f in whole)
