@@ -81,7 +81,11 @@ class SessionPool:
         mine = {k: e for k, e in self._entries.items() if k[0] == identity}
         if len(mine) >= self._cap:
             self._evict(mine)
-        entry = self._entries[identity, key] = _Entry(self._make(), used_at=self._clock())
+        session = self._make()
+        # Its sandbox shall live as long as the pool keeps it.
+        lifetime = max(session.options.timeout, self._ttl)
+        session.options = session.options.model_copy(update={"timeout": lifetime})
+        entry = self._entries[identity, key] = _Entry(session, used_at=self._clock())
         return entry
 
     def _evict(self, mine: dict[tuple[str, str], _Entry]) -> None:

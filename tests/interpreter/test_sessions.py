@@ -38,6 +38,14 @@ async def test_a_session_keeps_its_sandbox_and_a_request_without_one_does_not(wa
 
 
 @BOTH
+async def test_the_sandbox_of_a_session_lives_as_long_as_the_session(way: str) -> None:
+    async with asking(HELLO) as kit:
+        await in_session(kit, way, "s")
+        await kit.ask(way, "hello")
+        assert [options.timeout for _, options in kit.named("create")] == [900, 300]  # type: ignore[attr-defined]
+
+
+@BOTH
 async def test_a_session_id_that_is_no_text_counts_as_its_text(way: str) -> None:
     async with asking(HELLO) as kit:
         assert await in_session(kit, way, 7) == await in_session(kit, way, "7")
