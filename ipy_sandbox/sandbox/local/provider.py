@@ -64,7 +64,7 @@ class LocalProvider:
         """Take back a sandbox that this process made."""
         sandbox = registry.find(sandbox_id)
         if timeout is not None:
-            sandbox.renew(timeout)
+            sandbox.live(timeout)
         return _handle(sandbox)
 
     async def run(self, handle: ContainerHandle, code: str) -> AsyncIterator[Event]:
@@ -88,8 +88,9 @@ class LocalProvider:
         await hop.call(registry.find(handle.id).restart)
 
     async def renew(self, handle: ContainerHandle, timeout: float) -> None:
-        """Let the sandbox live `timeout` seconds from now, and after each use."""
+        """Let the sandbox live `timeout` seconds from now at least, and after each use."""
         registry.find(handle.id).renew(timeout)
+        handle.timeout = timeout
 
     async def delete(self, handle: ContainerHandle) -> bool:
         """Delete the sandbox."""

@@ -62,16 +62,22 @@ class LocalSandbox:
         """Begin its life for a caller."""
         self.options = options
         self.created_at = datetime.now(UTC)
-        self.renew(options.timeout)
+        self.live(options.timeout)
 
-    def renew(self, timeout: float) -> None:
+    def live(self, timeout: float) -> None:
         """Let it live `timeout` seconds from now, and after each use."""
         self.options = self.options.model_copy(update={"timeout": timeout})
-        self.touch()
+        self.deadline = time.monotonic() + timeout
+
+    def renew(self, timeout: float) -> None:
+        """Let it live `timeout` seconds from now, and after each use; never shorter than it would have."""
+        deadline = self.deadline
+        self.live(timeout)
+        self.deadline = max(deadline, self.deadline)
 
     def touch(self) -> None:
         """Count its lifetime from now."""
-        self.deadline = time.monotonic() + self.options.timeout
+        self.deadline = max(self.deadline, time.monotonic() + self.options.timeout)
 
     @property
     def busy(self) -> bool:

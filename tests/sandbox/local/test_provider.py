@@ -412,7 +412,11 @@ async def test_the_lifetime_counts_from_the_last_use(provider: LocalProvider) ->
     await provider.renew(handle, 60)
     await asyncio.sleep(1.2)
     await _events(provider, handle, "1")
-    await provider.renew(handle, 0.3)
+    assert handle.timeout == 60
+    await provider.renew(handle, 0.2)
+    await asyncio.sleep(0.6)
+    await _events(provider, handle, "1")
+    await provider.connect(handle.id, timeout=0.3)
     with pytest.raises(SandboxLostError, match=r"lifetime of 0\.3 s"):
         await _events(provider, handle, "import time; time.sleep(100)")
 
