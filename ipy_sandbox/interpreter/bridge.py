@@ -8,15 +8,11 @@ from typing import Any
 from ..errors import InvalidRequestError
 from .request import Json
 
-# Same name and meaning on both APIs.
-_SAME = (
-    "model", "temperature", "top_p", "parallel_tool_calls", "user", "seed", "stop", "service_tier", "store", "metadata",
-    "prompt_cache_key", "safety_identifier", "frequency_penalty", "presence_penalty", "logit_bias", "stream_options",
-)  # fmt: skip
-# Of no meaning to a chat endpoint, and no loss without.
-_DROPPED = {"include", "truncation", "input", "instructions", "tools", "tool_choice", "max_output_tokens", "text"}
-_DROPPED |= {"reasoning", "top_logprobs"}
-_STORED = ("store", "metadata", "prompt_cache_key", "safety_identifier")
+# Said in other words below, or of no meaning to a chat endpoint; all else has the same name there, or is its own.
+_NOT_PASSED = {
+    "input", "instructions", "tools", "tool_choice", "max_output_tokens", "text", "reasoning", "top_logprobs",
+    "include", "truncation", "store", "metadata", "prompt_cache_key", "safety_identifier", "stream_options",
+}  # fmt: skip
 
 
 def to_chat(body: Json) -> Json:
@@ -25,11 +21,7 @@ def to_chat(body: Json) -> Json:
     Raises:
         InvalidRequestError: the request names something that chat completions do not have.
     """
-    chat = {key: body[key] for key in _SAME if body.get(key) is not None}
-    # A provider's own parameters pass; what OpenAI alone knows would be refused elsewhere.
-    chat |= {k: v for k, v in body.items() if k not in _DROPPED and k not in _SAME and v is not None}
-    for key in _STORED:
-        chat.pop(key, None)
+    chat = {key: value for key, value in body.items() if key not in _NOT_PASSED and value is not None}
     chat["messages"] = to_messages(body.get("instructions"), body["input"])
     _add_tools(chat, body)
     if body.get("max_output_tokens") is not None:

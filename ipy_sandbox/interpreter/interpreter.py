@@ -116,7 +116,7 @@ class Interpreter:
         self._always_outputs = always_outputs
         self._containers = Containers()
         self._running: set[asyncio.Task[Any]] = set()
-        self._cleaning: set[asyncio.Task[None]] = set()
+        self._cleaning: set[asyncio.Task[Any]] = set()
         # Learnt from refusals: endpoints without the Responses API, and models that do not see.
         self._chat_only: set[str] = set()
         self._blind: set[str] = set()
@@ -195,10 +195,12 @@ class Interpreter:
         if not task.cancelled():
             task.exception()  # raised where it was awaited, if anybody still waits
 
-    def _clean_later(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start what goes on when its request is over: making and deleting sandboxes."""
         task = asyncio.create_task(work)
         self._cleaning.add(task)
         task.add_done_callback(self._cleaning.discard)
+        return task
 
     async def _run(self, request: Request, show: Show, *, stream: bool, failure: Send[Json] | None = None) -> View:
         check(request.body)
@@ -293,7 +295,7 @@ class Interpreter:
             )
         own = lease is None
         workspace = Workspace(
-            self._containers, lease or partial(ephemeral, self._make_session), self._clean_later, slow_end=own
+            self._containers, lease or partial(ephemeral, self._make_session), self._spawn, slow_end=own
         )
         try:
             conversation = begin(

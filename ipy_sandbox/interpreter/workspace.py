@@ -10,19 +10,32 @@ import posixpath
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from ..errors import InvalidRequestError, SandboxError, SandboxLostError
 from ..models import ContainerHandle, Event
 from ..sandbox.session import Session
 from .calls import new_id
 
+T = TypeVar("T")
+
 logger = logging.getLogger("ipy_sandbox")
 
 DATA_DIRECTORY = "/mnt/data"
 """Where OpenAI's containers keep files for the user."""
 
+MOST_FILES = 100
+"""Files that one answer can cite."""
+
 NEW_SANDBOX = "[note: this ran in a new, empty sandbox; variables and files of earlier calls are gone]"
+
+
+class Spawn(Protocol):
+    """Starts a task that may outlive the request."""
+
+    def __call__(self, work: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:
+        """Start `work`."""
+        ...
 
 
 Lease: TypeAlias = Callable[[], AbstractAsyncContextManager[Session]]
@@ -83,7 +96,7 @@ class Workspace:
 
     Arguments:
         lease: gives the session, and takes it back at the end.
-        spawn: starts a task that may outlive the request.
+        spawn: starts a task that goes on when the request is over.
         slow_end: taking the session back takes time (its sandbox is deleted): nobody waits for that.
     """
 
@@ -91,7 +104,7 @@ class Workspace:
         self,
         containers: Containers,
         lease: Lease,
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        spawn: Spawn,
         *,
         slow_end: bool,
     ) -> None:
@@ -122,7 +135,7 @@ class Workspace:
     def prepare(self) -> None:
         """Begin to make the sandbox, while the model still writes the code."""
         if self._session is not None and self._session.handle is None and self._starting is None:
-            self._starting = asyncio.create_task(self._session.astart())
+            self._starting = self._spawn(self._session.astart())
             self._starting.add_done_callback(_retrieve)
 
     async def run(self, code: str, timeout: float | None) -> AsyncGenerator[Event, None]:
@@ -164,7 +177,8 @@ class Workspace:
         session = self._session
         if session is None or session.handle is None or self._slow_end:
             return {}
-        wanted = {path for path in paths if posixpath.normpath(path) == path and path.startswith(f"{DATA_DIRECTORY}/")}
+        inside = {path for path in paths if posixpath.normpath(path) == path and path.startswith(f"{DATA_DIRECTORY}/")}
+        wanted = set(sorted(inside)[:MOST_FILES])
         try:
             entries = [e for d in {posixpath.dirname(p) for p in wanted} for e in await session.alist_files(d)]
         except SandboxError as error:
