@@ -72,7 +72,8 @@ class _Busy(Exception):
 class Execd:
     """One sandbox's execd, reached at `handle.endpoint` with the headers in `handle.secrets`.
 
-    `handle.context` is the id of the context that has had our display prelude.
+    `handle.context` is the id of the context that has had our display prelude, and after a slash the process id of its
+    kernel, where that is known.
 
     Arguments:
         control: asked when execd does not answer as it should.
@@ -163,9 +164,8 @@ class Execd:
         wire = CodeStream()
         self._begun = asyncio.Event()
         await self._ensure_endpoint()
-        context = {"language": "python"}
-        if self.handle.context is not None:
-            context["id"] = self.handle.context
+        context_id, _ = self._context()
+        context = {"language": "python"} | ({"id": context_id} if context_id else {})
         try:
             async with (
                 self._http.stream(
@@ -173,7 +173,7 @@ class Execd:
                     f"{self.handle.endpoint}/code",
                     separator=SEPARATOR,
                     expect=REFUSALS,
-                    first_byte=FIRST_BYTE if self.handle.context is None else IDLE,
+                    first_byte=IDLE if context_id else FIRST_BYTE,
                     idle=IDLE,
                     headers=self._headers(),
                     json={"code": code, "context": context},
@@ -206,7 +206,7 @@ class Execd:
             if wire.pinged and wire.ended:
                 # All has come, but execd did not notice.
                 break
-            if wire.pinged and wire.pid is not None and not await self._lives(wire.pid):
+            if wire.pinged and wire.pings > 1 and not await self._lives():
                 wire.running = False
                 raise await self._died()
         for event in await self._last_events(frames, wire):
@@ -217,7 +217,9 @@ class Execd:
             wire.running = False
             raise self._refusal(200, wire.problem)
         if wire.context is not None:
-            self.handle.context = wire.context
+            known, pid = self._context()
+            pid = wire.pid or (pid if known == wire.context else None)
+            self.handle.context = f"{wire.context}/{pid}" if pid else wire.context
         if wire.started and self._begun is not None:
             self._begun.set()
 
@@ -228,12 +230,19 @@ class Execd:
                 "closed the stream before the code gave anything: it was stopped, and nothing was run again",
             )
         wire.running = frames.exhausted
+        if not wire.started and not wire.ended and not await self._lives():
+            self.handle.context = None
+            raise self._error(
+                KernelDiedError,
+                "had lost its kernel before this code, which a new one ran: variables are lost, files are kept",
+            )
+        marked = wire.started or self._context()[1] is not None
         note = None
         if frames.exhausted:
             note = "There was far too much output: the code was stopped, and its output is left out from where it grew."
         elif frames.truncated:
             note = f"The output after the first {STREAM_CAP // MiB} MiB is left out."
-        elif wire.started and not wire.ended and not wire.failed:
+        elif marked and not wire.ended and not wire.failed:
             await self._control.check(self.handle)
             note = "The end of the output was lost: OpenSandbox closed the stream before it had sent everything."
         text = cut_text(frames.partial)
@@ -251,8 +260,16 @@ class Execd:
             )
         return self._error(ProviderError, f"did not run the code ({status}: {message})", status=status)
 
-    async def _lives(self, pid: int) -> bool:
+    def _context(self) -> tuple[str | None, int | None]:
+        """The id of the prepared context, and the process id of its kernel."""
+        context, _, pid = (self.handle.context or "").partition("/")
+        return context or None, int(pid) if pid.isdigit() else None
+
+    async def _lives(self) -> bool:
         """Whether the kernel's process exists; only execd's clear word makes it dead."""
+        _, pid = self._context()
+        if pid is None:
+            return True
         with contextlib.suppress(SandboxError):
             response = await self._http.request(
                 "GET",
@@ -295,8 +312,9 @@ class Execd:
                 await self._interrupt()
 
     async def _contexts(self) -> list[str]:
-        if self.handle.context is not None:
-            return [self.handle.context]
+        context, _ = self._context()
+        if context is not None:
+            return [context]
         known = await self._request("GET", "/code/contexts", params={"language": "python"}, expect=REFUSALS)
         return sorted({context["id"] for context in known.json()}) if known.is_success else []
 

@@ -22,12 +22,13 @@ class CodeStream:
     Attributes:
         context: the id of the context that runs the code, once known.
         problem: what execd said instead of running on, if it did.
-        pid: the kernel's process id, if execd can see it: our prelude tells it as the cell starts.
+        pid: the kernel's process id, if execd can see it: our prelude's marks tell it.
         running: whether the code may still run.
         started, ended: whether the prelude's marks of the cell's first and last output have come.
         failed: whether the code raised.
         empty: whether nothing came that tells the code has run.
         pinged: whether the last frame was only a keepalive.
+        pings: how many keepalives came; the first one comes at once.
     """
 
     def __init__(self) -> None:
@@ -40,6 +41,7 @@ class CodeStream:
         self.failed = False
         self.empty = True
         self.pinged = False
+        self.pings = 0
         self._count: int | None = None
         self._cell: object = None
 
@@ -53,6 +55,7 @@ class CodeStream:
             return []
         kind = message.get("type")
         self.pinged = kind == "ping"
+        self.pings += self.pinged
         if kind is None and "code" in message:
             self.problem = str(message.get("message") or message["code"])
         elif kind == "init":
@@ -95,9 +98,10 @@ class CodeStream:
 
     def _mark(self, operation: dict[str, Any]) -> list[Event]:
         cell, pid, count = (operation.get(key) for key in ("cell", "pid", "count"))
+        if isinstance(pid, int):
+            self.pid = pid
         if operation["op"] == "start":
             self.started, self._cell = True, cell
-            self.pid = pid if isinstance(pid, int) else None
         elif cell in (self._cell, 0):
             # Another cell's end may come late; the prelude's own run, cell 0, has only an end.
             self.ended = True

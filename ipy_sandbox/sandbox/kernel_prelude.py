@@ -103,7 +103,7 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
             # And not `run_cell` within a cell.
             request[0], information[0], count[0] = parent, info, 0
             cell[0] += 1
-            mark(dict(start, cell=cell[0]))
+            mark(dict(identity, op="start", cell=cell[0]))
 
     def mark_end(result=None):
         if cell[0] and getattr(result, "info", information[0]) is not information[0]:
@@ -111,10 +111,11 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
         number = max(1, shell.execution_count - 1)
         # The error has told the end already, and this might come into the next cell's stream.
         count[0], over_at[0] = number if getattr(result, "success", True) else 0, time.monotonic()
-        mark({"op": "end", "cell": cell[0], "count": number})
+        mark(dict(identity, op="end", cell=cell[0], count=number))
         # The reply, which goes another way, must not overtake the outputs: execd ends its stream then.
-        with contextlib.suppress(KeyboardInterrupt):
-            time.sleep(max(0, min(2, debt[0] - time.monotonic() + debt[1])))
+        if count[0]:
+            with contextlib.suppress(KeyboardInterrupt):
+                time.sleep(max(0, min(2, debt[0] - time.monotonic() + debt[1])))
         over_at[0] = time.monotonic()
 
     def forget_later(result):
@@ -149,8 +150,11 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
     send_traceback, shell._showtraceback = shell._showtraceback, show_traceback
     shell.set_hook("show_in_pager", show_page, 0)
     if marking:
-        start = {"op": "start", "pid": os.getpid()} if sees_execd() else {"op": "start"}
+        identity = {"pid": os.getpid()} if sees_execd() else {}
         send, session.send = session.send, send_counted
+        # The stream of a failed cell may end before the cell does. The kernel would drop the next one then, for which
+        # execd would wait for ever.
+        shell.kernel._abort_queues = lambda *subshell: None
         shell.events.register("pre_run_cell", mark_start)
         shell.events.register("post_run_cell", mark_end)
     if str(shell.colors).lower() == "nocolor":

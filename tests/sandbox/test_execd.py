@@ -515,7 +515,7 @@ async def test_only_execds_clear_word_makes_a_kernel_dead() -> None:
         if (request.method, request.path) == ("POST", "/code"):
             await answer.start(200, {"Content-Type": "text/event-stream"})
             await answer.chunk(INIT + START + frame(type="stdout", text="dying\n"))
-            for _ in answers:
+            for _ in range(len(answers) + 1):
                 await answer.chunk(frame(type="ping", text="pong"))
             await answer.gone.wait()
         elif request.path == "/files/info":
@@ -538,6 +538,23 @@ async def test_only_execds_clear_word_makes_a_kernel_dead() -> None:
         assert sandbox.context is None
     assert events == [Stdout("dying\n")]
     assert probes == ["/proc/7"] * 4
+
+
+async def test_a_kernel_that_was_replaced_before_the_run_is_told() -> None:
+    async def handle(request: Request, answer: Answer) -> None:
+        if request.method == "POST":
+            await answer.start(200, {"Content-Type": "text/event-stream"})
+            await answer.chunk(INIT + COMPLETE + frame(type="stdout", text="from a new kernel\n"))
+            await answer.end()
+        elif request.path == "/files/info":
+            await answer.send(404, {"code": "FILE_NOT_FOUND", "message": "file not found"})
+        else:
+            await answer.send(200, {"id": "s", "status": {"state": "Running"}})
+
+    async with serve(handle) as server, attached(server.url, "c/7") as (provider, sandbox):
+        with pytest.raises(KernelDiedError, match="had lost its kernel before this code, which a new one ran"):
+            await execution.run(provider, sandbox, "x")
+        assert sandbox.context is None
 
 
 def test_broken_and_unknown_frames_are_left_out() -> None:

@@ -267,6 +267,9 @@ async def test_a_dead_kernel_is_told_and_replaced(sandbox: Sandbox) -> None:
     assert caught.value.sandbox_id == sandbox.handle.id
     after = await sandbox.run("print(open('kept.txt').read())\n'v' in globals()")
     assert (after.stdout, after.text, after.execution_count) == ("kept\n", "False", 1)
+    with pytest.raises(KernelDiedError):
+        await sandbox.run("os = __import__('os'); os._exit(1)")
+    await sandbox.run("pass")
     # The new kernel has had the prelude too.
     assert len((await sandbox.run("display(1)")).displays) == 1
 

@@ -534,8 +534,9 @@ class Run:
 
     async def until_it_seems_over(self, poll: float) -> None:
         """Run the code; returns at the first poll that finds a count or an error."""
+        # Jupyter asks so on each new connection; its idle is taken for the end of the code.
+        await self._client.kernel_info(reply=True, timeout=None)
         msg_id = self._client.execute(self._code, allow_stdin=False)
-        # The idle of Jupyter's own kernel_info is taken for the end of the code.
         self._emit({"type": "execution_complete", "execution_time": 50})
         readers = [asyncio.create_task(self._read_reply(msg_id)), asyncio.create_task(self._read_outputs())]
         try:
