@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import nbformat
@@ -109,3 +110,15 @@ provider = Logged()
         log = tmp_path / "deleted"
         execute(self.SESSIONS.replace("LOG", repr(str(log))))
         assert log.read_text() == "fake1 fake2"
+
+
+def test_a_background_cell_shows_its_last_state_in_its_own_cell() -> None:
+    done = execute(
+        "%%sandbox --bg job\nimport time\nfor i in range(3): time.sleep(.2); print(i)",
+        "print('meanwhile')",
+        "job.result().stdout",
+    )
+    (line,) = done.cells[1].outputs
+    assert re.match(r"Job job: done \d\.\d s · default\n0\n1\n2\n", line.data["text/plain"])
+    assert [output.text for output in done.cells[2].outputs] == ["meanwhile\n"]
+    assert done.cells[3].outputs[0].data["text/plain"] == r"'0\n1\n2\n'"
