@@ -28,7 +28,8 @@ from ..errors import (
 )
 from ..models import ContainerHandle, Event, FileInfo, SandboxInfo, SandboxOptions
 from ..transport import ssl_context
-from .execd import PORT, Execd
+from .execd import Execd
+from .execd_client import PORT
 from .http import HTTPClient
 from .opensandbox_wire import SHORTEST_LIFE, base_url, create_body, json_object, moment, state_and_reason
 
