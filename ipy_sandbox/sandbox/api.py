@@ -166,7 +166,7 @@ async def ainterrupt(
 async def arenew_sandbox(
     provider: str, container: Container, timeout: float, api_key: str | None = None, api_base: str | None = None
 ) -> None:
-    """Let a sandbox live `timeout` seconds from now."""
+    """Let a sandbox live `timeout` seconds from now at least."""
     async with _attached(provider, container, api_key, api_base) as (opened, handle):
         await opened.renew(handle, timeout)
 

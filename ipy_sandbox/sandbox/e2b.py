@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Awaitable
 from typing import Any, TypeVar
 
 import httpx
@@ -27,7 +27,7 @@ from ..models import ContainerHandle, Event, FileInfo, SandboxInfo, SandboxOptio
 from . import e2b_files
 from .e2b_address import Address, address, checked_id, whole_seconds
 from .e2b_code import CodeInterpreter
-from .http import HTTPClient, delete_urls
+from .http import HTTPClient, delete_urls, understanding
 
 T = TypeVar("T")
 
@@ -116,7 +116,7 @@ class E2BProvider:
                 await self.delete(await making)
 
     def _handle(self, response: httpx.Response, options: SandboxOptions) -> ContainerHandle:
-        with _understanding("a sandbox"):
+        with understanding("e2b", "a sandbox"):
             answer = response.json()
             secrets = {
                 "access_token": answer.get("envdAccessToken"),
@@ -190,7 +190,7 @@ class E2BProvider:
         params = {"limit": "100"}
         while True:
             response = await self._api("GET", "/v2/sandboxes", params=params)
-            with _understanding("its sandboxes"):
+            with understanding("e2b", "its sandboxes"):
                 found += [_info(item) for item in response.json()]
             if not (token := response.headers.get("X-Next-Token")):
                 return found
@@ -198,10 +198,10 @@ class E2BProvider:
 
     async def info(self, handle: ContainerHandle) -> SandboxInfo:
         response = await self._sandbox_api("GET", handle.id)
-        with _understanding("a sandbox"):
+        with understanding("e2b", "a sandbox"):
             info = _info(response.json())
         # A sandbox that has just started has no metrics yet.
-        with contextlib.suppress(SandboxError), _understanding("memory"):
+        with contextlib.suppress(SandboxError), understanding("e2b", "memory"):
             metrics = (await self._sandbox_api("GET", handle.id, "/metrics")).json()
             info.memory_bytes = int(metrics[-1]["memUsed"])
         return info
@@ -275,14 +275,3 @@ def _info(item: dict[str, Any]) -> SandboxInfo:
 def _never_arrived(error: SandboxError) -> bool:
     # The edge's own answer, for a sandbox of which the control plane says that it runs: now and then it is behind.
     return getattr(error, "status", None) == 502 and "sandbox was not found" in str(error)
-
-
-@contextlib.contextmanager
-def _understanding(what: str) -> Iterator[None]:
-    """Make a clear error of an answer that is not what the API promises."""
-    try:
-        yield
-        return
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        reason = type(error).__name__
-    raise ProviderError(f"e2b answered something unexpected about {what} ({reason}).", provider="e2b")

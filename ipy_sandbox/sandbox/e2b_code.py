@@ -15,12 +15,14 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import KernelDiedError, OutputTruncatedError, ProviderError, SandboxBusyError, SandboxError
+import httpx
+
+from ..errors import KernelDiedError, OutputTruncatedError, ProviderError, SandboxBusyError
 from ..models import ContainerHandle, Event, ExecutionError
 from .e2b_address import CODE_PORT, sandbox_headers, sandbox_url
 from .e2b_wire import STOPPED, Answer, KernelRestarted, NothingCame, Unstarted
 from .frames import STREAM_CAP
-from .http import HTTPClient
+from .http import HTTPClient, understanding
 from .lanes import Lane, Running
 from .prelude import prelude
 
@@ -212,15 +214,17 @@ class CodeInterpreter:
         context = _context(handle, kernel)
         try:
             if context == DEFAULT_CONTEXT:
-                known = (await self._contexts(handle, "GET", "")).json()
-                context = next(c["id"] for c in known if c["language"] == "python")
+                known = await self._contexts(handle, "GET", "")
+                with understanding("e2b", "its kernels"):
+                    context = str(next(c["id"] for c in known.json() if c["language"] == "python"))
             await self._contexts(handle, "POST", f"/{context}/restart")
-        except (SandboxError, StopIteration, KeyError, TypeError, ValueError):
+        except ProviderError:
             made = await self._contexts(handle, "POST", "", json={"language": "python"})
-            context = str(made.json()["id"])
+            with understanding("e2b", "a kernel"):
+                context = str(made.json()["id"])
         kernel.context, kernel.prepared, kernel.rest_until = context, False, 0.0
 
-    async def _contexts(self, handle: ContainerHandle, method: str, path: str, **request: Any) -> Any:
+    async def _contexts(self, handle: ContainerHandle, method: str, path: str, **request: Any) -> httpx.Response:
         url = sandbox_url(handle, CODE_PORT, "/contexts" + path)
         headers = sandbox_headers(handle, CODE_PORT)
         return await self._http.request(method, url, headers=headers, sandbox_id=handle.id, **request)

@@ -11,7 +11,7 @@ import httpx
 from ..errors import FileTransferError, ProviderError
 from ..models import ContainerHandle, FileInfo
 from .e2b_address import FILES_PORT, sandbox_headers, sandbox_url
-from .http import HTTPClient
+from .http import HTTPClient, understanding
 
 USER = "user"
 DOWNLOAD_CAP = 1024**3
@@ -56,8 +56,10 @@ async def list_directory(http: HTTPClient, handle: ContainerHandle, path: str) -
         idempotent=True,
         sandbox_id=handle.id,
     )
-    entries = _checked(response, handle, path).json().get("entries", [])
-    return sorted((_file_info(entry) for entry in entries), key=lambda info: info.path)
+    _checked(response, handle, path)
+    with understanding("e2b", "a directory"):
+        entries = response.json().get("entries", [])
+        return sorted((_file_info(entry) for entry in entries), key=lambda info: info.path)
 
 
 def _file_info(entry: dict[str, Any]) -> FileInfo:

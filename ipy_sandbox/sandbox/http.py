@@ -15,7 +15,7 @@ import contextlib
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -253,6 +253,17 @@ class HTTPClient:
             if client is not None:
                 await client.aclose()
         self._client = self._stream_client = None
+
+
+@contextlib.contextmanager
+def understanding(provider: str, what: str) -> Iterator[None]:
+    """Make a ProviderError of whatever goes wrong inside, where an answer is not what the API promises."""
+    try:
+        yield
+        return
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration) as error:
+        reason = type(error).__name__
+    raise ProviderError(f"{provider} answered something unexpected about {what} ({reason}).", provider=provider)
 
 
 def delete_urls(urls: Iterable[str], headers: Mapping[str, str], budget: float) -> None:

@@ -277,6 +277,22 @@ async def test_files_that_cannot_be_written(provider: E2BProvider, server: E2BSe
         await provider.list_files(handle, "nope")
 
 
+async def test_answers_that_make_no_sense_are_one_clear_error(provider: E2BProvider, server: E2BServer) -> None:
+    handle = await provider.create(SandboxOptions())
+    for path, call in [
+        ("ListDir", provider.list_files(handle)),
+        ("/v2/sandboxes", provider.list_sandboxes()),
+        ("GET /sandboxes", provider.info(handle)),
+        ("/connect", provider.connect(handle.id)),
+    ]:
+        server.refuse.append((path, 200, b"<html>\nhello", {}))
+        with pytest.raises(ProviderError, match=r"^e2b answered something unexpected about .*$"):
+            await call
+    server.refuse += [("GET /contexts", 200, {"no": "list"}, {}), ("POST /contexts", 200, {"no": "id"}, {})]
+    with pytest.raises(ProviderError, match=r"^e2b answered something unexpected about a kernel"):
+        await provider.restart(handle)
+
+
 async def test_a_lost_sandbox_is_told_from_a_port_that_is_closed(provider: E2BProvider, server: E2BServer) -> None:
     handle = await provider.create(SandboxOptions())
     server.not_listening = 1

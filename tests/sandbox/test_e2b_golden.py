@@ -7,6 +7,7 @@ lie; it is silent; or it cuts the answer before the first byte.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import zlib
 from collections.abc import Awaitable, Iterator
@@ -36,7 +37,7 @@ from ipy_sandbox.models import (
     SandboxOptions,
     Stdout,
 )
-from ipy_sandbox.sandbox import execution
+from ipy_sandbox.sandbox import execution, frames
 from ipy_sandbox.sandbox.e2b import E2BProvider
 from ipy_sandbox.sandbox.e2b_code import _KERNELS, CodeInterpreter, Timing
 from ipy_sandbox.sandbox.e2b_wire import restore_lines
@@ -201,6 +202,53 @@ async def test_an_answer_without_its_end_was_cut(end: str, monkeypatch: pytest.M
         assert caught.value.result.stdout == EXPECTED["stream_sleep"]["stdout"]
         assert (caught.value.provider, caught.value.sandbox_id) == ("e2b", "i1")
         assert [r.path for r in server.requests] == ["/execute", "/sandboxes/i1"]
+        await provider.aclose()
+
+
+async def test_a_cut_before_the_first_byte_costs_no_kernel_that_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    dead, alive = replay([], "dead"), replay(chunks_of("empty_code", True), "end")
+
+    async def handler(request: Request, answer: Answer) -> None:
+        first = request.path == "/execute" and request.json() == {"code": "code"}
+        await (dead if first else alive).handler(request, answer)
+
+    async with HTTPServer(handler) as server:
+        provider = provider_at(server, monkeypatch)
+        with pytest.raises(OutputTruncatedError, match="was cut before its end"):
+            await execution.run(provider, handle_at(server), "code")
+        assert [r.path for r in server.requests] == ["/execute", "/execute", "/sandboxes/i1"]
+        await provider.aclose()
+
+
+async def test_output_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "DRAIN_CAP", 100_000)
+    monkeypatch.setattr(CodeInterpreter, "output_cap", 2**20)
+    line = b'{"type": "stdout", "text": "%b", "timestamp": "t"}\n' % (b"x" * 1000)
+    async with replay(
+        [b'{"type": "number_of_executions", "execution_count": 1}\n', *[line] * 3000], "running"
+    ) as server:
+        provider = provider_at(server, monkeypatch)
+        result = await execution.run(provider, handle_at(server), "code")
+        assert result.truncated == "output beyond 1 MiB was left out, and the code was stopped"
+        assert 900_000 < len(result.stdout) < 1_100_000
+        await provider.aclose()
+
+
+async def test_a_stop_counts_while_the_run_waits_for_the_kernel_to_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with replay(chunks_of("disconnect", True), "running") as server:
+        provider, handle = provider_at(server, monkeypatch), handle_at(server)
+        events = provider.run(handle, "first")
+        await anext(events)
+        monkeypatch.setattr(CodeInterpreter, "timing", Timing(settle=0.3))
+        await events.aclose()
+        second = asyncio.ensure_future(execution.run(provider, handle, "second"))
+        await asyncio.sleep(0)
+        assert _KERNELS["i1"].current is not None
+        await provider.interrupt(handle)
+        error = (await second).error
+        assert error is not None
+        assert error.name == "KeyboardInterrupt"
+        assert [r.json() for r in server.requests if r.path == "/execute"] == [{"code": "first"}]
         await provider.aclose()
 
 
