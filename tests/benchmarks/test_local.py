@@ -23,7 +23,10 @@ from ipy_sandbox.background import BACKGROUND
 from ipy_sandbox.models import ContainerHandle
 from ipy_sandbox.sandbox.local.provider import SPARE
 
-pytestmark = pytest.mark.skipif(not os.environ.get("IPY_SANDBOX_BENCH"), reason="set IPY_SANDBOX_BENCH=1 to measure")
+pytestmark = [
+    pytest.mark.skipif(not os.environ.get("IPY_SANDBOX_BENCH"), reason="set IPY_SANDBOX_BENCH=1 to measure"),
+    pytest.mark.timeout(900),
+]
 
 REPEAT = int(os.environ.get("IPY_SANDBOX_BENCH_REPEAT", "7"))
 CHART = "import numpy, pandas, matplotlib.pyplot as plt\nplt.plot([1, 2]);"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import SandboxCreationError, SandboxLostError
-from . import leftovers
+from . import internet, leftovers
 from .bubblewrap import CODE, Box, Isolation, command, environment
 from .pidfd import PidFd, readable
 from .probe import CLEAN, explain
@@ -41,6 +41,7 @@ class BoxProcess:
         self.init = self.monitor
         self.init_pid = popen.pid
         self.home: str | None = None
+        self.pasta: subprocess.Popen[bytes] | None = None
         self._link = link
         self._turn = asyncio.Lock()
         self._errors = errors
@@ -120,6 +121,9 @@ class BoxProcess:
 
     def release(self) -> None:
         """Forget an ended sandbox."""
+        if self.pasta is not None:
+            self.pasta.kill()
+            self.pasta.wait()
         self.popen.wait()
         with contextlib.suppress(RuntimeError):
             asyncio.get_running_loop().remove_reader(self._errors)
@@ -161,6 +165,8 @@ async def start_isolated(isolation: Isolation, box: Box) -> BoxProcess:
             process._read_errors()
             raise explain(isolation.bwrap, process.said)
         process.init_pid, process.init = pid, PidFd(os.pidfd_open(pid))
+        if box.network == "internet":
+            process.pasta = await internet.attach(pid)
         await process.setup(box, isolated=True)
     except BaseException:
         await process.close()

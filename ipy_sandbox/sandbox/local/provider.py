@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 from ...errors import ConfigurationError
 from ...models import ContainerHandle, Event, FileInfo, SandboxInfo, SandboxOptions
-from . import files, hop, leftovers, registry
+from . import files, hop, internet, leftovers, registry
 from .box import start_isolated, start_unsafe
 from .bubblewrap import Box, Network
 from .limits import Limits
@@ -183,6 +183,7 @@ def _box(options: SandboxOptions) -> Box:
     if options.host_network:
         network = "host"
     elif options.allow_internet_access:
+        internet.check()
         network = "internet"
     return Box(Limits.of(options.limits), tuple(options.ro_binds), network)
 
