@@ -85,11 +85,11 @@ class ResponsesAccumulator:
 
     def feed_body(self, body: Any) -> list[Delta]:
         """Take the whole JSON body of an answer that was not streamed."""
+        if isinstance(body, dict) and isinstance(body.get("output"), list):
+            return list(self._lifecycle(as_str(body.get("status")) or "completed", body))
         if is_failure(body):
             self._fail(body)
-        if not isinstance(body, dict):
-            return []
-        return list(self._lifecycle(as_str(body.get("status")) or "completed", body))
+        return []
 
     def _fail(self, payload: Any) -> None:
         self._status = "failed"

@@ -226,6 +226,16 @@ def test_reasoning_that_has_only_details() -> None:
     assert turn.reasoning == "Hm"
 
 
+def test_mistrals_thinking_goes_back_in_one_part() -> None:
+    def thinking(text: str) -> dict[str, Any]:
+        return {"type": "thinking", "thinking": [{"type": "text", "text": text}]}
+
+    turn, _ = chat({"content": [thinking("H")]}, {"content": [thinking("m")]}, {"content": "4"}, {"content": "2"})
+    assert (turn.reasoning, turn.text) == ("Hm", "42")
+    parts = [{"type": "text", "text": text} for text in ("H", "m")]
+    assert turn.message["content"] == [{"type": "thinking", "thinking": parts}, {"type": "text", "text": "42"}]
+
+
 def test_a_character_cut_between_two_deltas_is_whole() -> None:
     turn, deltas = chat({"content": "a\ud83d"}, {"content": "\ude00b"}, call("\ud83d", name="f"), call("\ude00"))
     assert (turn.text, turn.tool_calls[0].arguments) == ("a😀b", "😀")
@@ -315,6 +325,36 @@ def test_a_whole_response_gives_all_deltas(streamed: bool) -> None:
     assert turn.output[3]["call_id"] == turn.tool_calls[1].id
     assert turn.complete
     check_deltas(turn, deltas)
+
+
+def test_reasoning_and_refusals_stream() -> None:
+    thought, message = {"id": "rs", "type": "reasoning", "summary": []}, {"id": "m", "type": "message", "content": []}
+    events = [
+        {"type": "response.output_item.added", "output_index": 0, "item": thought},
+        {"type": "response.reasoning_summary_part.added", "output_index": 0, "item_id": "rs", "part": {}},
+        {"type": "response.reasoning_summary_text.delta", "output_index": 0, "item_id": "rs", "delta": "H"},
+        {"type": "response.reasoning_text.delta", "output_index": 0, "item_id": "rs", "delta": "m"},
+        {"type": "response.output_item.added", "output_index": 1, "item": message},
+        {"type": "response.refusal.delta", "output_index": 1, "item_id": "m", "delta": "n"},
+        {"type": "response.refusal.delta", "output_index": 1, "item_id": "m", "delta": "o"},
+        {"type": "response.content_part.delta", "output_index": 1, "item_id": "m", "delta": "unknown"},
+    ]
+    turn, deltas = responses(*events, {"type": "response.completed", "response": {"status": "completed"}})
+    assert (turn.reasoning, turn.refusal, turn.text) == ("Hm", "no", "")
+    assert [delta.event for delta in deltas] == events
+    assert [type(d).__name__ for d in deltas if hasattr(d, "text")] == ["ReasoningDelta"] * 2 + ["RefusalDelta"] * 2
+    check_deltas(turn, deltas)
+
+
+@pytest.mark.parametrize("body", [{"error": {"message": "m"}}, [{"error": {"message": "m"}}]])
+def test_a_body_that_is_an_error(body: Any) -> None:
+    for api in ("chat", "responses"):
+        folded = accumulator(api)
+        assert folded.feed_body(body) == []
+        turn = folded.finish()
+        assert (turn.complete, turn.finish_reason, turn.status) == (False, "error", "failed")
+        assert turn.error is not None
+        assert turn.error.message == "m"
 
 
 def parallel_calls() -> list[dict[str, Any]]:

@@ -102,6 +102,17 @@ def test_each_fragment_gives_its_code_at_once() -> None:
     assert [decoder.feed(f) for f in fragments] == ["", "pr", "int(", "", "\n", "😀", ")", ""]
 
 
+@pytest.mark.parametrize(
+    "arguments", [r'{"code": "a\qb"}', r'{"code": "a\u12xyb"}', '{"code": "a"', '{code: "a"}', "{,,}"]
+)
+def test_what_is_no_json_neither_parses_nor_breaks_the_stream(arguments: str) -> None:
+    assert parse_code(arguments, bare=True) is None
+    for length in (1, 3, 100):
+        decoder = CodeDecoder(bare=True)
+        pieces = [decoder.feed(arguments[i : i + length]) for i in range(0, len(arguments), length)]
+        assert "".join(pieces) in arguments
+
+
 def test_joined_surrogates_are_one_character() -> None:
     joiner = SurrogateJoiner()
     assert [joiner.feed(t) for t in ("a", "\ud83d", "\ude00b", "\ud83d", "c", "\ude00")] == [

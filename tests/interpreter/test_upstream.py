@@ -462,6 +462,23 @@ async def test_pass_through_of_a_cut_answer_does_not_look_complete(client: Upstr
             _ = [piece async for piece in raw.body]
 
 
+async def test_pass_through_without_a_server(client: Upstream) -> None:
+    async with serve(refuse) as server:
+        pass
+    for path in ("chat", "models\n"):
+        with pytest.raises(UpstreamError, match="Cannot reach the model server"):
+            async with client.forward(route_to(server), "POST", path, headers={}, content=b"{}"):
+                pass
+
+
+async def test_a_query_of_the_address_is_kept(client: Upstream) -> None:
+    async with serve(answer({})) as server:
+        route = resolve("m", base_url=f"{server.base_url}?api-version=1", env={})
+        async with client.forward(route, "GET", "models", headers={}, content=b"", query="limit=2"):
+            pass
+    assert server.requests[0].target == "/v1/models?api-version=1&limit=2"
+
+
 async def test_redirects_are_not_followed(client: Upstream) -> None:
     async with serve(answer({}, 307, "Location: http://127.0.0.1:1/\r\n")) as server:
         with pytest.raises(UpstreamError, match="answered 307"):
