@@ -1,192 +1,197 @@
-"""What the loop costs beside one written by hand over the same HTTP client: latency, CPU, first text, many at once.
+"""What the interpreter adds to a loop written by hand: time, CPU, the first word, a thousand at once.
 
-Figures are printed (`IPY_SANDBOX_BENCH=1 pytest -s tests/benchmarks/test_interpreter.py`); times are never asserted.
+    IPY_SANDBOX_BENCH=1 python -m pytest -s tests/benchmarks/test_interpreter.py
+
+Both do the same work in the same run, interleaved: two calls of a scripted model in another process, one run in a
+fake sandbox between them. The loop by hand uses aiohttp without anything else. Figures are printed, never asserted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
 import os
 import resource
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
-import httpx
+import aiohttp
 import pytest
-import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request as WebRequest
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route as WebRoute
 
-from ipy_sandbox.interpreter.catalog import CUSTOM, Route
+from ipy_sandbox.interpreter.catalog import resolve
 from ipy_sandbox.interpreter.interpreter import Interpreter, Request
-from ipy_sandbox.interpreter.transport import make_client
-from ipy_sandbox.interpreter.upstream import shared
-from ipy_sandbox.models import SandboxOptions
+from ipy_sandbox.models import SandboxOptions, Stdout, fold
 from ipy_sandbox.sandbox.fake import FakeProvider
 from ipy_sandbox.sandbox.session import Session
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(os.environ.get("IPY_SANDBOX_BENCH") != "1", reason="only with IPY_SANDBOX_BENCH=1"),
     pytest.mark.timeout(600),
+    pytest.mark.skipif(not os.environ.get("IPY_SANDBOX_BENCH"), reason="IPY_SANDBOX_BENCH is not set"),
 ]
 
-CODE = "print('hello')"
+API = Literal["chat", "responses"]
+apis = pytest.mark.parametrize("api", ["chat", "responses"])
 FUNCTION = {"name": "run", "parameters": {"type": "object", "properties": {"code": {"type": "string"}}}}
-WORDS, PAUSE = 20, 0.05
-USAGE = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+PROMPT = {"role": "user", "content": "What is six times seven?"}
+LAST_WORD = "word19"
+One = Callable[[], Awaitable[float]]
+"""Does one request; returns the seconds until the first word of the answer."""
 
 
-def _chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    body = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
-    return b"data: " + json.dumps(body).encode() + b"\n\n"
+@contextmanager
+def model_server(delay: float = 0) -> Iterator[str]:
+    script = Path(__file__).with_name("scripted_model.py")
+    with subprocess.Popen([sys.executable, script, str(delay)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{process.stdout.readline().strip()}/v1"
+        finally:
+            process.terminate()
 
 
-async def _streamed(first_turn: bool, slow: bool) -> AsyncIterator[bytes]:
-    yield _chunk({"role": "assistant"})
-    if first_turn:
-        function = {"name": "litellm_code_execution", "arguments": json.dumps({"code": CODE})}
-        yield _chunk({"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]})
-        yield _chunk({}, "tool_calls")
-    else:
-        for word in range(WORDS):
-            if slow:
-                await asyncio.sleep(PAUSE)
-            yield _chunk({"content": f"word{word} "})
-        yield _chunk({}, "stop")
-    yield b"data: [DONE]\n\n"
+def fake_provider() -> FakeProvider:
+    return FakeProvider(script=lambda code: [Stdout("42\n")])
 
 
-async def _chat(request: WebRequest) -> Response:
-    body = await request.json()
-    first_turn = body["messages"][-1]["role"] != "tool"
-    if body.get("stream"):
-        slow = body["messages"][0]["content"] == "slow"
-        return StreamingResponse(_streamed(first_turn, slow), media_type="text/event-stream")
-    message: dict[str, Any] = {"role": "assistant", "content": None if first_turn else "done"}
-    if first_turn:
-        function = {"name": "litellm_code_execution", "arguments": json.dumps({"code": CODE})}
-        message["tool_calls"] = [{"id": "call_1", "type": "function", "function": function}]
-    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if first_turn else "stop"}
-    return JSONResponse({"id": "c", "model": "m", "created": 1, "choices": [choice], "usage": USAGE})
+def request_body(api: API, stream: bool) -> dict[str, Any]:
+    asked = {"input": [PROMPT]} if api == "responses" else {"messages": [PROMPT]}
+    return {"model": "m", "stream": stream, **asked}
 
 
-def _serve(port: multiprocessing.Queue[int]) -> None:
-    app = Starlette(routes=[WebRoute("/v1/chat/completions", _chat, methods=["POST"])])
-    config = uvicorn.Config(app, port=0, log_level="error", lifespan="off", backlog=4096)
-    server = uvicorn.Server(config)
+@asynccontextmanager
+async def ours(api: API, url: str, stream: bool) -> AsyncIterator[One]:
+    provider = fake_provider()
+    tool = {"type": "code_interpreter", "container": {"type": "auto"}}
+    body = {**request_body(api, stream), "tools": [tool]}
+    route = resolve("m" if api == "chat" else "openai/m", base_url=url)
 
-    async def main() -> None:
-        serving = asyncio.ensure_future(server.serve())
-        while not server.started:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        port.put(server.servers[0].sockets[0].getsockname()[1])
-        await serving
+    async def one() -> float:
+        started, first, answer = time.perf_counter(), 0.0, ""
+        if not stream:
+            answer = json.dumps(await interpreter.respond(Request(api, body, route)))
+        else:
+            async for event in interpreter.stream(Request(api, body, route)):
+                answer = json.dumps(event)
+                first = first or (time.perf_counter() - started if "word0" in answer else 0.0)
+        assert LAST_WORD in answer or stream
+        return first
 
-    asyncio.run(main())
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """A keep-alive model server in a process of its own, so that CPU time here is ours."""
-    ports: multiprocessing.Queue[int] = multiprocessing.get_context("spawn").Queue()
-    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(ports,), daemon=True)
-    process.start()
-    yield f"http://127.0.0.1:{ports.get(timeout=30)}/v1"
-    process.terminate()
-    process.join()
-
-
-async def by_hand(client: httpx.AsyncClient, provider: FakeProvider, url: str) -> None:
-    """Two turns and one execution, as short as it can be written."""
-    messages: list[Any] = [{"role": "user", "content": "go"}]
-    body = {"model": "m", "messages": messages, "tools": [{"type": "function", "function": FUNCTION}]}
-    answer = (await client.post(f"{url}/chat/completions", json=body)).json()
-    messages.append(answer["choices"][0]["message"])
-    (call,) = messages[-1]["tool_calls"]
-    handle = await provider.create(SandboxOptions())
-    events = [event async for event in provider.run(handle, json.loads(call["function"]["arguments"])["code"])]
-    await provider.delete(handle)
-    text = "".join(getattr(event, "text", "") for event in events)
-    messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
-    (await client.post(f"{url}/chat/completions", json=body)).json()
-
-
-def request(surface: Any, url: str, prompt: str = "go", stream: bool = False) -> Request:
-    body: dict[str, Any] = {"model": "m", "tools": [{"type": "code_interpreter", "container": {"type": "auto"}}]}
-    body |= {"input": prompt} if surface == "responses" else {"messages": [{"role": "user", "content": prompt}]}
-    if stream:
-        body["stream"] = True
-    return Request(surface, body, Route(CUSTOM, "m", url, "key"))
-
-
-async def measure(name: str, once: Callable[[], Awaitable[object]], count: int = 150) -> float:
-    for _ in range(20):
-        await once()
-    cpu, times = time.process_time(), []
-    for _ in range(count):
-        begun = time.perf_counter()
-        await once()
-        times.append(time.perf_counter() - begun)
-    median, spent = statistics.median(times), (time.process_time() - cpu) / count
-    print(f"{name:28} median {median * 1e3:6.2f} ms   best {min(times) * 1e3:6.2f} ms   CPU {spent * 1e3:5.2f} ms")
-    return median
-
-
-async def read(interpreter: Interpreter, asked: Request) -> None:
-    async for _ in interpreter.stream_bytes(asked):
-        pass
-
-
-async def test_a_two_turn_request(url: str) -> None:
-    provider = FakeProvider()
-    print()
-    async with (
-        make_client(connect_timeout=10, idle_timeout=60) as client,
-        Interpreter(lambda: Session(provider)) as interpreter,
-    ):
-        interpreter._chat_only.add(url)
-        hand = await measure("by hand", lambda: by_hand(client, provider, url))
-        for surface in ("chat", "responses"):
-            ours = await measure(surface, lambda s=surface: interpreter.respond(request(s, url)))
-            print(f"{'':28} added {(ours - hand) * 1e3:.2f} ms")
-            streamed = f"{surface}, streamed"
-            await measure(streamed, lambda s=surface: read(interpreter, request(s, url, stream=True)))
-    await shared().aclose()
-
-
-async def test_the_first_text_of_a_slow_model(url: str) -> None:
-    async with Interpreter(lambda: Session(FakeProvider())) as interpreter:
-        firsts = []
-        for _ in range(5):
-            begun = time.perf_counter()
-            async for chunk in interpreter.stream(request("chat", url, "slow", stream=True)):
-                if chunk and chunk["choices"] and chunk["choices"][0]["delta"].get("content"):
-                    firsts.append(time.perf_counter() - begun)
-                    break
-        print(f"\nfirst text of {WORDS} words, {PAUSE * 1e3:.0f} ms each: {statistics.median(firsts) * 1e3:.0f} ms")
-    await shared().aclose()
-
-
-@pytest.mark.parametrize("count", [32, 1000])
-async def test_many_loops_at_once(url: str, count: int) -> None:
-    provider = FakeProvider()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    async with Interpreter(lambda: Session(provider)) as interpreter:
-        begun, cpu = time.perf_counter(), time.process_time()
-        answers = await asyncio.gather(*(interpreter.respond(request("chat", url)) for _ in range(count)))
-        took, spent = time.perf_counter() - begun, time.process_time() - cpu
-    assert all(answer["choices"][0]["message"]["content"] == "done" for answer in answers)
+    async with Interpreter(lambda: Session(provider, SandboxOptions())) as interpreter:
+        yield one
     assert not provider.alive
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print(
-        f"\n{count} at once: {count / took:.0f} requests/s, CPU {spent / count * 1e3:.2f} ms each, {grown:.0f} MB more"
+
+
+@asynccontextmanager
+async def by_hand(api: API, url: str, stream: bool) -> AsyncIterator[One]:
+    provider = fake_provider()
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
+
+        async def one() -> float:
+            started, first, last = time.perf_counter(), 0.0, b""
+            messages: list[dict[str, Any]] = [PROMPT]
+            call = await _first_turn(client, api, url, messages)
+            handle = await provider.create(SandboxOptions())
+            output = await fold(provider.run(handle, json.loads(call["arguments"])["code"]))
+            if api == "responses":
+                messages += [call, {"type": "function_call_output", "call_id": "call_1", "output": output.stdout}]
+            else:
+                calls = [{"id": "call_1", "type": "function", "function": call}]
+                messages += [{"role": "assistant", "tool_calls": calls}]
+                messages += [{"role": "tool", "tool_call_id": "call_1", "content": output.stdout}]
+            async with _post(client, api, url, messages, stream) as response:
+                async for chunk in response.content.iter_any():
+                    first = first or (time.perf_counter() - started if b"word0" in chunk else 0.0)
+                    last += chunk
+            assert LAST_WORD.encode() in last
+            await provider.delete(handle)
+            return first
+
+        yield one
+
+
+def _post(client: aiohttp.ClientSession, api: API, url: str, messages: list[dict[str, Any]], stream: bool) -> Any:
+    tool = {"type": "function", **(FUNCTION if api == "responses" else {"function": FUNCTION})}
+    body = {**request_body(api, stream), "tools": [tool], "input" if api == "responses" else "messages": messages}
+    return client.post(f"{url}/{'responses' if api == 'responses' else 'chat/completions'}", json=body)
+
+
+async def _first_turn(client: aiohttp.ClientSession, api: API, url: str, messages: list[Any]) -> dict[str, Any]:
+    async with _post(client, api, url, messages, stream=False) as response:
+        body = await response.json()
+    call: dict[str, Any] = (
+        body["output"][0] if api == "responses" else body["choices"][0]["message"]["tool_calls"][0]["function"]
     )
-    await shared().aclose()
+    return call
+
+
+@dataclass
+class Figures:
+    """Milliseconds, one number for each round."""
+
+    latency: list[float]
+    cpu: list[float]
+
+    def __str__(self) -> str:
+        return f"{statistics.median(self.latency):6.2f} ms, {statistics.median(self.cpu):5.2f} ms CPU"
+
+
+async def measure(one: One, figures: Figures, requests: int) -> None:
+    spent = []
+    cpu = time.process_time()
+    for _ in range(requests):
+        started = time.perf_counter()
+        await one()
+        spent.append(time.perf_counter() - started)
+    figures.cpu.append((time.process_time() - cpu) / requests * 1e3)
+    figures.latency.append(statistics.median(spent) * 1e3)
+
+
+@apis
+@pytest.mark.parametrize("stream", [False, True])
+async def test_latency_and_cpu_of_a_request_of_two_turns(api: API, stream: bool) -> None:
+    hand, mine = Figures([], []), Figures([], [])
+    with model_server() as url:
+        async with by_hand(api, url, stream) as their_one, ours(api, url, stream) as our_one:
+            for one, discarded in ((their_one, Figures([], [])), (our_one, Figures([], []))):
+                await measure(one, discarded, 20)
+            for _ in range(7):
+                await measure(their_one, hand, 40)
+                await measure(our_one, mine, 40)
+    added = statistics.median(m - h for m, h in zip(mine.latency, hand.latency, strict=True))
+    print(f"\n{api:9} {'streamed' if stream else 'whole':8}: by hand {hand}; here {mine}; added {added:.2f} ms")
+
+
+@apis
+async def test_the_first_word_of_a_slow_model(api: API) -> None:
+    """Twenty words, 50 ms apart: the first must not wait for the last."""
+    with model_server(delay=0.05) as url:
+        async with by_hand(api, url, True) as their_one, ours(api, url, True) as our_one:
+            firsts = [(await their_one() * 1e3, await our_one() * 1e3) for _ in range(10)]
+    hand, mine = (statistics.median(column) for column in zip(*firsts, strict=True))
+    print(f"\n{api:9} first word: by hand {hand:.1f} ms; here {mine:.1f} ms; added {mine - hand:.1f} ms")
+    assert all(here > 0 for _, here in firsts)
+
+
+@apis
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("count", [32, 1000])
+async def test_many_at_once(api: API, stream: bool, count: int) -> None:
+    print(f"\n{api}, {'streamed' if stream else 'whole'}, {count} at once:", end="")
+    with model_server() as url:
+        for name, make in (("by hand", by_hand), ("here", ours)):
+            async with make(api, url, stream) as one:
+                await one()
+                cpu, started = time.process_time(), time.perf_counter()
+                await asyncio.gather(*[one() for _ in range(count)])
+                took = time.perf_counter() - started
+                cpu = (time.process_time() - cpu) / count * 1e3
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            print(f" {name} {count / took:.0f}/s, {cpu:.2f} ms CPU each, peak {memory:.0f} MB;", end="")
