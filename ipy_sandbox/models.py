@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
@@ -116,6 +117,12 @@ class CodeExecutionResult(BaseModel):
     def text(self) -> str:
         """The text of the last expression's value, or an empty string."""
         return next((str(d.data.get("text/plain", "")) for d in reversed(self._displays) if d.is_result), "")
+
+    def save_images(self, directory: str | Path = ".") -> list[Path]:
+        """Write the pictures among the results to new files `image-1.png`, ... in `directory`; return their paths."""
+        from .safe_output.images import save_images
+
+        return save_images((display.data for display in self._displays), directory)
 
     def __repr__(self) -> str:
         parts = [f"stdout={self.stdout!r:.60}"] if self.stdout else []

@@ -7,6 +7,7 @@ import json
 import re
 from html import unescape
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import hostile
@@ -81,6 +82,21 @@ def test_plain_text_keeps_colours_and_loses_other_sequences() -> None:
 
 def test_plain_text_is_made_up_if_missing() -> None:
     assert safe_bundle({"image/png": PNG}).data == {"image/png": PNG, "text/plain": "[image/png]"}
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ({"text/html": "<h1>T</h1><table><tr><td>1</td><td>&lt;2</td></tr></table>"}, "T\n1\t<2"),
+        ({"text/markdown": "# T"}, "# T"),
+        ({"text/latex": "$x$"}, "$x$"),
+        ({"text/html": "<script>1</script>"}, "[text/html]"),
+    ],
+)
+def test_plain_text_that_only_names_a_class_says_more(data: dict[str, str], text: str) -> None:
+    for plain in ({}, {"text/plain": "<IPython.core.display.HTML object>"}, {"text/plain": "<x.Y object at 0x7f00>"}):
+        assert safe_bundle({**data, **plain}).data["text/plain"] == text
+    assert safe_bundle({**data, "text/plain": "said"}).data["text/plain"] == "said"
 
 
 def test_html_without_scripts_is_shown_inline() -> None:
@@ -407,6 +423,14 @@ def test_result_of_text_only_keeps_its_colours() -> None:
         Stdout("\x1b[31mred\x1b[0m\n"), Display({"text/plain": "1"}, is_result=True)
     )._repr_mimebundle_()
     assert data == {"text/plain": "\x1b[31mred\x1b[0m\n1"}
+
+
+def test_pictures_of_a_result_are_saved_on_request(tmp_path: Path) -> None:
+    result = result_of(Display({"image/png": PNG}), Display({"text/plain": "x"}), Display({"image/svg+xml": "<svg/>"}))
+    (tmp_path / "image-1.png").write_text("mine")
+    assert result.save_images(tmp_path) == [tmp_path / "image-2.png", tmp_path / "image-1.svg"]
+    assert (tmp_path / "image-2.png").read_bytes() == base64.b64decode(PNG)
+    assert (tmp_path / "image-1.png").read_text() == "mine"
 
 
 def test_empty_result_shows_its_repr() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from html import unescape
 
 from .css import safe_style, table_sheet
 from .frame import frame
@@ -51,6 +52,17 @@ def safe_html(html: str, *, hosts: Sequence[str] = ()) -> str:
     sheet = "\n".join(s for s in sheets if s)
     style = f"<style>\n{sheet}\n</style>\n" if sheet else ""
     return style + clean_html(plain)
+
+
+def text_of(html: str) -> str:
+    """The text of sanitised HTML, a line for each block and table row; nothing for a frame."""
+    if "<iframe" in html:
+        return ""
+    text = re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL)
+    text = re.sub(r"</t[dh]>\s*(?=<t[dh])", "\t", text)
+    text = re.sub(r"</?(p|div|h\d|li|tr|br|pre|table|ul|ol|dt|dd|blockquote|caption)\b[^>]*>", "\n", text)
+    lines = (line.strip(" ") for line in unescape(re.sub(r"<[^>]*>", "", text)).splitlines())
+    return "\n".join(line for line in lines if line)
 
 
 def clean_html(html: str) -> str:

@@ -22,7 +22,6 @@ A type over the size limit is left out and named; a `text/plain` over it is cut 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +30,8 @@ from typing import Any
 
 from .charts import altair_chart, plain_plotly, plain_vega
 from .frame import closed_hosts
-from .html import safe_html
+from .html import safe_html, text_of
+from .images import checked_image, is_image_type
 from .latex import safe_latex
 from .markdown import safe_markdown
 from .plotly import PlotlyLibrary
@@ -82,8 +82,8 @@ class OutputPolicy:
                 dropped.append(f"{mime} ({reason})" if str(reason) else mime)
             else:
                 shown = made | shown
-        if shown or dropped:
-            shown.setdefault("text/plain", _description(shown, dropped))
+        if (shown or dropped) and _OBJECT.fullmatch(str(shown.get("text/plain", "<o object>"))):
+            shown["text/plain"] = _description(data, shown, dropped)
         return SafeBundle(shown, _safe_metadata(metadata or {}, shown), dropped)
 
     def _html(self, value: Any, dropped: list[str]) -> dict[str, Any]:
@@ -120,13 +120,16 @@ class OutputPolicy:
             raise _Refused
         match mime:
             case "text/markdown":
-                return {"text/html": safe_markdown(value), "text/plain": _cut(safe_text(value))}
+                return {"text/html": safe_markdown(value)}
             case "text/latex":
                 return {mime: safe_latex(value)}
             case "image/svg+xml":
                 return {"text/html": _svg(value)}
-            case _ if mime in _IMAGES:
-                return {mime: _image(mime, value)}
+            case _ if is_image_type(mime):
+                try:
+                    return {mime: checked_image(mime, value)}
+                except ValueError as error:
+                    raise _Refused(str(error)) from None
         raise _Refused
 
 
@@ -146,12 +149,7 @@ class _Refused(Exception):
     """This type of this output is not shown; the text says why, where it is not the type itself."""
 
 
-_IMAGES = {
-    "image/png": rb"\x89PNG\r\n\x1a\n",
-    "image/jpeg": rb"\xff\xd8\xff",
-    "image/gif": rb"GIF8[79]a",
-    "image/webp": rb"RIFF....WEBP",
-}
+_OBJECT = re.compile(r"<[\w.]+ object( at 0x[0-9a-f]+)?>")
 _CHARTS: dict[str, Callable[[Any], bool]] = {
     "application/vnd.plotly.v1+json": plain_plotly,
     **{f"application/vnd.vegalite.v{n}+json": plain_vega for n in range(2, 7)},
@@ -167,17 +165,6 @@ def _checked(mime: str, value: Any, plain: Callable[[Any], bool]) -> dict[str, A
     if not plain(value):
         raise _Refused("not a plain chart")
     return {mime: value}
-
-
-def _image(mime: str, value: str) -> str:
-    encoded = "".join(value.split())
-    try:
-        start = base64.b64decode(encoded, validate=True)[:16]
-    except binascii.Error:
-        raise _Refused("not base64") from None
-    if not re.match(_IMAGES[mime], start, re.DOTALL):
-        raise _Refused("not such an image")
-    return encoded
 
 
 def _svg(source: str) -> str:
@@ -203,11 +190,16 @@ def _megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
 
 
-def _description(shown: Mapping[str, Any], dropped: Sequence[str]) -> str:
-    """The `text/plain` of an output that came without one."""
-    if shown:
-        return f"[{', '.join(shown)}]"
-    return f"[Not shown: {', '.join(dropped)}]"
+def _description(data: Mapping[str, Any], shown: Mapping[str, Any], dropped: Sequence[str]) -> str:
+    """The `text/plain` of an output that came without one, or with one that only names a class."""
+    for mime in ("text/markdown", "text/latex"):
+        if mime in data and mime not in dropped:
+            return _cut(safe_text(str(_joined(data[mime]))))
+    if "image/svg+xml" not in data and (text := text_of(str(shown.get("text/html", "")))):
+        return _cut(safe_text(text))
+    if shown.keys() - {"text/plain"}:
+        return f"[{', '.join(shown.keys() - {'text/plain'})}]"
+    return str(shown.get("text/plain") or f"[Not shown: {', '.join(dropped)}]")
 
 
 def _safe_metadata(metadata: Mapping[str, Any], shown: Mapping[str, Any]) -> dict[str, Any]:
