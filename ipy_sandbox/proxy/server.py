@@ -112,22 +112,23 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def _serve(options: ServerOptions, listener: socket.socket) -> None:
     supervised = options.fd is not None
     proxy = Proxy(loader(options.config, os.environ), announce=_tell_parent if supervised else None)
-    await proxy.start()
     config = uvicorn.Config(
         App(proxy), http=LimitedProtocol, lifespan="off", log_config=None, access_log=False, server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=DRAIN_SECONDS, ws="none",
     )  # fmt: skip
-    _heed_signals(proxy)
-    address = "http://{}:{}".format(*listener.getsockname()[:2])
-    logger.info("serving on %s (%s)", address, proxy.service.backend.sandboxes.name)
+    server = uvicorn.Server(config)
+    _heed_signals(proxy, server)
+    await proxy.start()
     try:
-        await uvicorn.Server(config).serve(sockets=[listener])
+        address = "http://{}:{}".format(*listener.getsockname()[:2])
+        logger.info("serving on %s (%s)", address, proxy.service.backend.sandboxes.name)
+        await server.serve(sockets=[listener])
     finally:
         await proxy.aclose()
     logger.info("stopped")
 
 
-def _heed_signals(proxy: Proxy) -> None:
+def _heed_signals(proxy: Proxy, server: uvicorn.Server) -> None:
     loop, reloads = asyncio.get_running_loop(), set[asyncio.Task[None]]()
 
     def on_hangup() -> None:
@@ -137,8 +138,8 @@ def _heed_signals(proxy: Proxy) -> None:
 
     loop.add_signal_handler(signal.SIGHUP, on_hangup)
     for number in (signal.SIGTERM, signal.SIGINT):
-        # uvicorn raises the signal again when it has shut down: by then there is nothing left to stop.
-        signal.signal(number, lambda *_: None)
+        # uvicorn's own handlers are there only while it serves, and it raises the signal again after that.
+        signal.signal(number, server.handle_exit)
 
 
 async def _reload(proxy: Proxy) -> None:

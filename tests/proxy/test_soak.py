@@ -19,6 +19,7 @@ from servers.fake_model import FakeModel, served
 from servers.faulty_sandboxes import FaultySandboxes
 from servers.proxy_server import ProxyServer, ask, ask_chat, config_for, running_proxy
 
+LONG = bool(os.environ.get("IPY_SANDBOX_SOAK"))
 AT_ONCE = 24
 PLANS: list[dict[str, Any]] = [
     {"code": ["print(1)"]},
@@ -75,7 +76,7 @@ async def many(proxy: ProxyServer, count: int, seed: int) -> Counter[str]:
 
 @pytest.mark.parametrize("count", [400, pytest.param(20_000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 def test_nothing_is_left_behind(tmp_path: Path, count: int) -> None:
-    if count > 1000 and not os.environ.get("IPY_SANDBOX_SOAK"):
+    if count > 1000 and not LONG:
         pytest.skip("long: set IPY_SANDBOX_SOAK=1")
     model, sandboxes = FakeModel(), FaultySandboxes(seed=1)
     with served(model.app) as model_url, served(sandboxes.app) as sandbox_url:
