@@ -140,6 +140,9 @@ class RedisPool:
 
     def _object(self, identity: str, key: str) -> Session:
         session = self._sessions.pop((identity, key), None) or self._make()
+        # Its sandbox shall live as long as the table keeps it.
+        lifetime = max(session.options.timeout, self._ttl)
+        session.options = session.options.model_copy(update={"timeout": lifetime})
         self._sessions[identity, key] = session
         while len(self._sessions) > OBJECTS:
             self._sessions.popitem(last=False)

@@ -57,12 +57,23 @@ class OwnedSandboxes:
             self._spawn(self._keep_spares_alive())
 
     async def create(self, options: SandboxOptions) -> ContainerHandle:
-        """A warm sandbox if there is one, else a new one."""
-        if self._spare and options == self._options:
+        """A warm sandbox if there is one of that kind, else a new one."""
+        while self._spare and options.model_copy(update={"timeout": self._options.timeout}) == self._options:
             handle = self._spare.popleft()
             self._refill()
-            return handle
+            if await self._lives_on(handle, options.timeout):
+                return handle.model_copy(update={"timeout": options.timeout})
         return await self._make(options)
+
+    async def _lives_on(self, handle: ContainerHandle, timeout: float) -> bool:
+        if timeout == self._options.timeout:
+            return True
+        try:
+            await self._provider.renew(handle, timeout)
+        except SandboxError:
+            self._delete_soon(handle)
+            return False
+        return True
 
     async def _make(self, options: SandboxOptions) -> ContainerHandle:
         try:
@@ -99,10 +110,19 @@ class OwnedSandboxes:
                 try:
                     await self._provider.renew(handle, self._options.timeout)
                 except SandboxError:
-                    with contextlib.suppress(ValueError):
+                    # Unless somebody has taken it meanwhile.
+                    if handle in self._spare:
                         self._spare.remove(handle)
-                        await self.delete(handle)
+                        self._delete_soon(handle)
             self._refill()
+
+    def _delete_soon(self, handle: ContainerHandle) -> None:
+        self._spawn(self._delete_quietly(handle))
+
+    async def _delete_quietly(self, handle: ContainerHandle) -> None:
+        # A failure has been noted, and will be tried again.
+        with contextlib.suppress(SandboxError):
+            await self.delete(handle)
 
     async def run(self, handle: ContainerHandle, code: str) -> AsyncGenerator[Event, None]:
         """The provider's `run`, counted."""

@@ -86,6 +86,24 @@ async def test_a_warm_sandbox_is_not_given_to_who_wants_another_kind(make) -> No
     assert owned.ready == 1
 
 
+async def test_a_warm_sandbox_gets_the_life_it_is_wanted_for(make, provider: Flaky) -> None:
+    owned = make(warm=1)
+    await until(lambda: owned.ready == 1)
+    (spare,) = provider.alive
+    handle = await owned.create(SandboxOptions(timeout=900))
+    assert (handle.id, handle.timeout) == (spare, 900)
+    assert ("renew", spare, 900) in provider.calls
+
+
+async def test_a_warm_sandbox_that_died_is_not_handed_out(make, provider: Flaky) -> None:
+    owned = make(warm=1)
+    await until(lambda: owned.ready == 1)
+    (dead,) = provider.alive
+    provider.lose(dead)
+    handle = await owned.create(SandboxOptions(timeout=900))
+    assert handle.id != dead
+
+
 async def test_warm_sandboxes_come_back_after_an_outage(make, provider: Flaky) -> None:
     provider.create_error = SandboxCreationError("no")
     owned = make(warm=1)
