@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..models import CodeExecutionResult, Display
+from ..safe_output.text import safe_text
 
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif")
 """What vision models take, and browsers show."""
@@ -22,12 +23,8 @@ LARGEST_IMAGE = 5_000_000
 TRACEBACK_LIMIT = 4000
 """Characters of a traceback: the first frames and the last ones say what matters."""
 
-_ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
-    r"|\x1b[\]PX^_].*?(?:\x1b\\|\x07|$)"  # OSC, DCS and other strings
-    r"|\x1b[ -/]*[0-~]",  # two-character sequences
-    re.DOTALL,
-)
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _OVERWRITTEN = re.compile(r"[^\n]*\r(?!\n|$)")
 
 
@@ -61,9 +58,10 @@ def shorten(text: str, limit: int) -> str:
 
 def plain(text: str) -> str:
     """`text` without terminal escapes; of a line that was overwritten with carriage returns, the last state."""
-    if "\x1b" in text:
-        text = _ESCAPES.sub("", text)
-    return _OVERWRITTEN.sub("", text.replace("\r\n", "\n")) if "\r" in text else text
+    if not _CONTROL.search(text):
+        return text
+    text = _COLOUR.sub("", safe_text(text)).replace("\b", "").replace("\r\n", "\n")
+    return _OVERWRITTEN.sub("", text)
 
 
 def images(result: CodeExecutionResult) -> list[Image]:

@@ -37,6 +37,7 @@ def model_sees(*events: Event, limit: int = 1000, sees: bool = True) -> str:
         ([ExecutionError("ValueError", "", "")], "ValueError"),
         ([ExecutionError("ValueError", "bad\nvalue", "")], "ValueError: bad\nvalue"),
         ([Stdout("\x1b[31mred\x1b[0m \x1b]8;;http://x\x07link\x1b]8;;\x07")], "red link"),
+        ([Stdout("a\x00b\x07c\x9b31md\ud800e\b")], "abcd\ufffde"),
         ([Stdout(" 10%\r 50%\r100%\ndone\r\n")], "100%\ndone"),
     ],
 )
