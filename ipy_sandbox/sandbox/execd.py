@@ -8,6 +8,7 @@ recordings of version 1.0.19.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import time
 from collections.abc import AsyncGenerator
@@ -26,6 +27,7 @@ from .execd_client import REFUSALS, ControlPlane, ExecdClient, error_code, said
 from .execd_wire import SEPARATOR, CodeStream
 from .frames import STREAM_CAP, Frames, MiB, cut_text
 from .http import HTTPClient
+from .lanes import Lane
 from .prelude import prelude
 
 FIRST_BYTE = 110.0
@@ -36,6 +38,24 @@ BUSY_PATIENCE = 5.0
 """Seconds in which code that was just stopped has to make room."""
 NO_IPYTHON = "ipy-sandbox: this kernel is not IPython"
 PRELUDE = f"{prelude('execute_result')}\ntry:\n    get_ipython\nexcept NameError:\n    print({NO_IPYTHON!r})\n"
+
+
+class _Kernel(Lane):
+    """What this process knows of a sandbox's kernel: who has his turn, and whether it has been prepared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.context: str | None = None
+        """As in the handle; None also before anything is known of it."""
+        self.known = False
+        """Whether it is rather this than what a handle has kept."""
+        self.begun: concurrent.futures.Future[None] | None = None
+        """Done when the code whose turn it is begins."""
+        self.left_running = False
+        """Whether code that nobody reads any more may still run."""
+
+
+_KERNELS: dict[str, _Kernel] = {}
 
 
 class _Busy(Exception):
@@ -53,9 +73,13 @@ class Execd(ExecdClient):
         super().__init__(http, handle, control)
         self.plain = False
         """Whether the kernel takes no prelude, as it is not IPython."""
-        self._lock = asyncio.Lock()
-        self._begun: asyncio.Event | None = None
-        self._left_running = False
+        self._kernel = _KERNELS.setdefault(handle.id, _Kernel())
+        if not self._kernel.known:
+            self._kernel.context = handle.context
+
+    def forget(self) -> None:
+        """Drop what is known of the sandbox: it is gone."""
+        _KERNELS.pop(self.handle.id, None)
 
     async def run(self, code: str) -> AsyncGenerator[Event, None]:
         """Run `code` and yield its events; closing the iterator early stops it. Runs queue here."""
@@ -63,7 +87,7 @@ class Execd(ExecdClient):
             # A context whose first code is blank never answers.
             yield End()
             return
-        async with self._lock:
+        async with self._kernel.turn():
             await self._prepare()
             async with contextlib.aclosing(self._when_free(code)) as events:
                 async for event in events:
@@ -71,17 +95,18 @@ class Execd(ExecdClient):
 
     async def prepare(self) -> None:
         """Start the kernel and install the display prelude, once; that it runs also shows that all is ready."""
-        async with self._lock:
+        async with self._kernel.turn():
             await self._prepare()
 
     async def _prepare(self) -> None:
-        if self.handle.context is not None or self.plain:
+        self.handle.context = self._kernel.context
+        if self._kernel.context is not None or self.plain:
             return
         try:
             async for event in self._when_free(PRELUDE):
                 self.plain = self.plain or event == Stdout(f"{NO_IPYTHON}\n")
         except BaseException:
-            self.handle.context = None
+            self._remember(None)
             raise
 
     async def _when_free(self, code: str) -> AsyncGenerator[Event, None]:
@@ -95,7 +120,7 @@ class Execd(ExecdClient):
             except _Busy:
                 if time.monotonic() > end:
                     break
-            if self._left_running:
+            if self._kernel.left_running:
                 # It may have begun only after it was interrupted.
                 await self._interrupt_quietly()
             await asyncio.sleep(pause)
@@ -120,7 +145,7 @@ class Execd(ExecdClient):
 
     async def _attempt(self, code: str) -> AsyncGenerator[Event, None]:
         wire = CodeStream()
-        self._begun = asyncio.Event()
+        begun = self._kernel.begun = concurrent.futures.Future[None]()
         await self._ensure_endpoint()
         context_id, _ = self._context()
         context = {"language": "python"} | ({"id": context_id} if context_id else {})
@@ -146,8 +171,9 @@ class Execd(ExecdClient):
             wire.running = isinstance(error, ProviderError) and error.status is None and wire.running
             raise
         finally:
-            self._begun = None
-            self._left_running = wire.running
+            begun.cancel()
+            self._kernel.begun = None
+            self._kernel.left_running = wire.running
             if wire.running:
                 await self._interrupt_quietly()
 
@@ -177,9 +203,10 @@ class Execd(ExecdClient):
         if wire.context is not None:
             known, pid = self._context()
             pid = wire.pid or (pid if known == wire.context else None)
-            self.handle.context = f"{wire.context}/{pid}" if pid else wire.context
-        if wire.started and self._begun is not None:
-            self._begun.set()
+            self._remember(f"{wire.context}/{pid}" if pid else wire.context)
+        begun = self._kernel.begun
+        if wire.started and begun is not None and not begun.done():
+            begun.set_result(None)
 
     async def _last_events(self, frames: Frames, wire: CodeStream) -> list[Event]:
         if wire.empty:
@@ -189,7 +216,7 @@ class Execd(ExecdClient):
             )
         wire.running = frames.exhausted
         if not wire.started and not wire.ended and not await self._lives():
-            self.handle.context = None
+            self._remember(None)
             raise self._error(
                 KernelDiedError,
                 "had lost its kernel before this code, which a new one ran: variables are lost, files are kept",
@@ -211,16 +238,20 @@ class Execd(ExecdClient):
         if "session is busy" in message:
             return _Busy()
         if "context not found" in message:
-            self.handle.context = None
+            self._remember(None)
             return self._error(
                 KernelDiedError,
                 "has lost its kernel: variables are lost, files are kept, and this code was not run: run it again",
             )
         return self._error(ProviderError, f"did not run the code ({status}: {message})", status=status)
 
+    def _remember(self, context: str | None) -> None:
+        self.handle.context = self._kernel.context = context
+        self._kernel.known = True
+
     def _context(self) -> tuple[str | None, int | None]:
         """The id of the prepared context, and the process id of its kernel."""
-        context, _, pid = (self.handle.context or "").partition("/")
+        context, _, pid = (self._kernel.context or "").partition("/")
         return context or None, int(pid) if pid.isdigit() else None
 
     async def _lives(self) -> bool:
@@ -252,11 +283,10 @@ class Execd(ExecdClient):
 
     async def interrupt(self) -> None:
         """Stop the code that runs, as Ctrl-C would."""
-        if self._begun is not None and not self.plain:
+        begun = self._kernel.begun
+        if begun is not None and not self.plain:
             # The kernel does not remember an interrupt that comes before the code.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(2):
-                    await self._begun.wait()
+            await asyncio.wait([asyncio.wrap_future(begun)], timeout=2)
         await self._interrupt()
 
     async def _interrupt(self) -> None:
@@ -280,4 +310,4 @@ class Execd(ExecdClient):
         """Delete the context with its kernel; the next run makes another."""
         for context in await self._contexts():
             await self._request("DELETE", f"/code/contexts/{context}", expect={404})
-        self.handle.context = None
+        self._remember(None)

@@ -215,7 +215,7 @@ class OpenSandboxProvider:
             raise ProviderError(message, provider=self.name, sandbox_id=handle.id)
 
     def _lost(self, handle: ContainerHandle, reason: str) -> SandboxLostError:
-        self._execds.pop(handle.id, None)
+        self._forget(handle)
         message = f"Sandbox {handle.id} is gone ({reason.rstrip('.')}): the next use makes a new one."
         return SandboxLostError(message, provider=self.name, sandbox_id=handle.id)
 
@@ -237,12 +237,13 @@ class OpenSandboxProvider:
 
     def _execd(self, handle: ContainerHandle) -> Execd:
         execd = self._execds.get(handle.id)
-        if execd is None:
+        if execd is None or execd.handle is not handle:
             execd = self._execds[handle.id] = Execd(self._http, handle, self)
-        elif execd.handle is not handle:
-            handle.context = handle.context or execd.handle.context
-            execd.handle = handle
         return execd
+
+    def _forget(self, handle: ContainerHandle) -> None:
+        if (execd := self._execds.pop(handle.id, None)) is not None:
+            execd.forget()
 
     async def run(self, handle: ContainerHandle, code: str) -> AsyncGenerator[Event, None]:
         """Run `code` and yield its events, the last one `End`; closing the iterator early stops the code."""
@@ -270,7 +271,7 @@ class OpenSandboxProvider:
 
     async def delete(self, handle: ContainerHandle) -> bool:
         """Delete the sandbox: True if it was there, False if it was already gone."""
-        self._execds.pop(handle.id, None)
+        self._forget(handle)
         path = f"/sandboxes/{handle.id}"
         return (await self._call("DELETE", path, expect={404}, sandbox_id=handle.id)).status_code != 404
 

@@ -245,6 +245,7 @@ def golden(name: str) -> Recording:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execd, "_KERNELS", {})
     monkeypatch.setattr(execd, "BUSY_PATIENCE", 0.1)
     monkeypatch.setattr(execution, "INTERRUPT_GRACE", 0.1)
 

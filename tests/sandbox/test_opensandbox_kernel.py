@@ -35,6 +35,7 @@ from ipy_sandbox.models import (
     Stdout,
 )
 from ipy_sandbox.sandbox import execd, execution
+from ipy_sandbox.sandbox.api import arun_code
 from ipy_sandbox.sandbox.opensandbox import OpenSandboxProvider
 
 pytestmark = pytest.mark.anyio
@@ -75,10 +76,13 @@ async def sandbox(server: OpenSandboxServer) -> AsyncIterator[Sandbox]:
 
 @contextlib.asynccontextmanager
 async def from_another_process(server: OpenSandboxServer, sandbox: Sandbox) -> AsyncIterator[Sandbox]:
-    """The same sandbox, by its bare id."""
+    """The same sandbox, by its bare id, where nothing else is known of it."""
     provider = OpenSandboxProvider(api_base=server.api_base)
+    known = execd._KERNELS.pop(sandbox.handle.id)
+    handle = await provider.connect(sandbox.handle.id)
+    execd._KERNELS[handle.id] = known
     try:
-        yield Sandbox(provider, await provider.connect(sandbox.handle.id))
+        yield Sandbox(provider, handle)
     finally:
         await provider.aclose()
 
@@ -309,6 +313,7 @@ async def test_another_process_finds_the_same_variables(sandbox: Sandbox, server
         assert (result.text, result.execution_count) == ("7", 2)
         assert len((await other.run("display(1)")).displays) == 1
     copy = ContainerHandle.model_validate_json(sandbox.handle.model_dump_json())
+    execd._KERNELS.pop(copy.id)
     before = server.count("POST", "/code")
     assert (await execution.run(sandbox.provider, copy, "shared + 1")).text == "8"
     # A handle knows that the prelude has been there.
@@ -345,6 +350,25 @@ async def test_an_interrupt_by_bare_id_finds_what_runs(sandbox: Sandbox, server:
     error = (await running).error
     assert error is not None
     assert error.name == "KeyboardInterrupt"
+
+
+async def test_separate_providers_of_one_process_queue_too(sandbox: Sandbox, server: OpenSandboxServer) -> None:
+    slow = "import time\ntime.sleep(0.3)\norder = globals().get('order', []) + ['{}']\norder"
+
+    async def run(name: str) -> str:
+        handle = sandbox.handle.model_copy()
+        return (await arun_code("opensandbox", handle, slow.format(name), api_base=server.api_base)).text
+
+    assert await asyncio.gather(*map(run, "abc")) == ["['a']", "['a', 'b']", "['a', 'b', 'c']"]
+
+
+async def test_a_handle_from_before_a_kernel_died_is_as_good_as_another(sandbox: Sandbox) -> None:
+    await sandbox.run("1")
+    copy = sandbox.handle.model_copy()
+    with pytest.raises(KernelDiedError):
+        await sandbox.run("import os; os._exit(1)")
+    assert (await execution.run(sandbox.provider, copy, "2")).text == "2"
+    assert (await sandbox.run("3")).execution_count == 2
 
 
 async def test_a_restart_gives_a_fresh_kernel(sandbox: Sandbox, server: OpenSandboxServer) -> None:
