@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import functools
 import os
+import signal
+import socket
+import sys
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, ParamSpec, TypeVar
 
@@ -92,6 +97,33 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+_WAKERS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[socket.socket, socket.socket]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def wake_on_signals() -> None:
+    """Let signals wake the running loop of a Jupyter kernel, so that the stop button ends an `await` at once.
+
+    ipykernel's own SIGINT handler cancels the cell by `add_callback`, which the sleeping loop of the same thread does
+    not notice until something else wakes it (ipykernel issue 881). Elsewhere this does nothing.
+    """
+    if "ipykernel" not in sys.modules or threading.current_thread() is not threading.main_thread():
+        return
+    loop = asyncio.get_running_loop()
+    if loop in _WAKERS:
+        return
+    if (other := signal.set_wakeup_fd(-1)) != -1:
+        signal.set_wakeup_fd(other)
+        return
+    reader, writer = _WAKERS[loop] = socket.socketpair()
+    reader.setblocking(False)
+    writer.setblocking(False)
+    with contextlib.suppress(NotImplementedError):  # the proactor loop of Windows
+        loop.add_reader(reader, reader.recv, 4096)
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
 
 
 BACKGROUND = LoopThread()

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import time
 import uuid
-from collections.abc import AsyncIterator, Generator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from ..background import BACKGROUND
+from ..background import BACKGROUND, wake_on_signals
 from ..models import CodeExecutionResult, ExecutionError, ResultBuilder, Stderr, Stdout
 from .bridge import wait
 from .frontend import in_kernel, line_bundle
@@ -108,8 +107,8 @@ class Job:
         return self._awaited().__await__()
 
     async def _awaited(self) -> CodeExecutionResult:
-        async with _wakes_on_stop():
-            await self._over(None)
+        wake_on_signals()
+        await self._over(None)
         return self._outcome()
 
     async def _over(self, timeout: float | None) -> None:
@@ -184,25 +183,3 @@ class Job:
             bundle = {"text/plain": f"{bundle['text/plain']}\n{self._text}"}
         transient = {"display_id": self._display_id}
         self._shell.display_pub.publish(bundle, {}, transient=transient, update=update)
-
-
-@contextlib.asynccontextmanager
-async def _wakes_on_stop() -> AsyncIterator[None]:
-    """Let SIGINT wake the running loop: ipykernel's handler only schedules, and the loop would sleep on."""
-    previous = signal.getsignal(signal.SIGINT)
-    loop = asyncio.get_running_loop()
-
-    def handler(number: int, frame: Any) -> None:
-        loop.call_soon_threadsafe(lambda: None)
-        if callable(previous):
-            previous(number, frame)
-
-    try:
-        signal.signal(signal.SIGINT, handler)
-    except ValueError:  # a subshell: signals go to the main thread only
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Any
 
-from ..background import BACKGROUND
+from ..background import BACKGROUND, wake_on_signals
 from ..errors import ConfigurationError
 from ..models import CodeExecutionResult, ContainerHandle, Event, FileInfo, SandboxInfo, SandboxOptions, sandbox_options
 from . import execution
@@ -20,6 +20,7 @@ Container = ContainerHandle | str
 
 @contextlib.asynccontextmanager
 async def _provider(name: str, api_key: str | None, api_base: str | None) -> AsyncIterator[Provider]:
+    wake_on_signals()
     provider = open_provider(name, api_key=api_key, api_base=api_base)
     try:
         yield provider

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from types import TracebackType
 
-from ..background import BACKGROUND
+from ..background import BACKGROUND, wake_on_signals
 from ..errors import SandboxError, SandboxLostError
 from ..models import CodeExecutionResult, ContainerHandle, Event, FileInfo, SandboxInfo, SandboxOptions
 from . import execution
@@ -73,6 +73,7 @@ class Session:
     async def _ensure(self) -> ContainerHandle:
         if self._closed:
             raise self._is_closed()
+        wake_on_signals()
         if self.handle is None:
             handle = await self.provider.create(self.options)
             if self._closed:

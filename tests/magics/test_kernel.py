@@ -68,7 +68,8 @@ except KeyboardInterrupt:
 
     def test_stop_works_where_the_session_is_awaited(self, shared: Kernel) -> None:
         shared.ok("from ipy_sandbox import Session; session = Session(); await session.arun('1')")
-        cell = shared.send("print('begun', flush=True)\nawait session.arun('__import__(\"time\").sleep(60)')")
+        code = "print('begun', flush=True); __import__('time').sleep(60)"
+        cell = shared.send(f"async for event in session.astream({code!r}): print(event, flush=True)")
         shared.wait_for_text(cell, "begun")
         shared.interrupt()
         assert shared.wait(cell, timeout=20).status == "error"
