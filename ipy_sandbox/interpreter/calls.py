@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from ..models import CodeExecutionResult, Event
-from .failure import Failure
+from .render import Rendering
 from .turn import Delta, FinishReason, Turn
 
 Status: TypeAlias = Literal["in_progress", "interpreting", "completed", "incomplete", "failed"]
@@ -37,6 +37,14 @@ class CodeCall:
     result: CodeExecutionResult | None = None
     note: str | None = None
     notice: str | None = None
+    _rendering: Rendering | None = None
+
+    @property
+    def rendering(self) -> Rendering:
+        """What model and client see of it; to be asked for when the call is over."""
+        if self._rendering is None:
+            self._rendering = Rendering(self.result, self.note)
+        return self._rendering
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +131,6 @@ class LoopEnded:
     calls: list[CodeCall]
     messages: list[dict[str, Any]]
     """What the loop appended to the conversation: chat messages, text only."""
-    failure: Failure | None = None
 
 
 LoopEvent: TypeAlias = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from . import render
 from .calls import CodeCall
 from .catalog import Provider
+from .render import Image
 from .request import Json, later_choice
 from .turn import API, Turn
 
@@ -97,7 +97,7 @@ class Conversation(ABC):
         self.messages += [_tool_message(call, self._answer(call, sees=False)) for call in calls]
 
     def _answer(self, call: CodeCall, *, sees: bool) -> str:
-        text = render.for_model(call.result, call.note, self._output_limit, sees=sees)
+        text = call.rendering.for_model(self._output_limit, sees=sees)
         return f"{call.notice}\n{text}" if call.notice else text
 
     @abstractmethod
@@ -122,7 +122,7 @@ class ChatConversation(Conversation):
     def _answers(self, calls: list[CodeCall], *, sees: bool) -> list[Json]:
         answers = [_tool_message(call, self._answer(call, sees=sees)) for call in calls]
         # Tool messages take no pictures: they follow in a user message, after the last of them.
-        if sees and (images := [image for call in calls for image in _images(call)]):
+        if sees and (images := [image for call in calls for image in call.rendering.sendable]):
             parts = [{"type": "image_url", "image_url": {"url": image.url}} for image in images]
             answers.append({"role": "user", "content": [{"type": "text", "text": "The images:"}, *parts]})
         return answers
@@ -139,7 +139,7 @@ class ResponsesConversation(Conversation):
         return turn.output
 
     def _answers(self, calls: list[CodeCall], *, sees: bool) -> list[Json]:
-        images = [_images(call) if sees else [] for call in calls]
+        images = [call.rendering.sendable if sees else [] for call in calls]
         inside = self._provider.image_outputs
         answers = [
             _output_item(call, self._answer(call, sees=sees), shown if inside else [])
@@ -157,15 +157,11 @@ def _nested_name(tool: Json) -> Any:
     return function.get("name") if isinstance(function, dict) else None
 
 
-def _images(call: CodeCall) -> list[render.Image]:
-    return [] if call.result is None else render.sendable(call.result)
-
-
-def _image_part(image: render.Image) -> Json:
+def _image_part(image: Image) -> Json:
     return {"type": "input_image", "image_url": image.url, "detail": "auto"}
 
 
-def _output_item(call: CodeCall, text: str, images: list[render.Image]) -> Json:
+def _output_item(call: CodeCall, text: str, images: list[Image]) -> Json:
     output: Any = text
     if images:
         output = [{"type": "input_text", "text": text}, *map(_image_part, images)]

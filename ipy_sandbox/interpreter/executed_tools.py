@@ -7,7 +7,6 @@ it.
 from __future__ import annotations
 
 from ..models import CodeExecutionResult
-from . import render
 from .calls import CodeCall
 from .request import Json, arguments_of
 
@@ -25,7 +24,7 @@ _SHORT_NAMES = {
 
 def executed_tool(call: CodeCall, index: int, client_chars: int) -> Json:
     """One entry: `index` must be unique, the official clients merge streamed lists by it."""
-    outputs = render.outputs(call.result, call.note, client_chars)
+    outputs = call.rendering.outputs(client_chars)
     return {
         "index": index,
         "type": "code_interpreter",

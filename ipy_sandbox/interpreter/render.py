@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,9 @@ IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif")
 MOST_IMAGES = 8
 LARGEST_IMAGE = 5_000_000
 """Characters of base64; OpenAI, Anthropic and others take about that much."""
+
+LONGEST_TEXT = 1_000_000
+"""Characters of one execution that are looked at; a sandbox decides how many there are."""
 
 TRACEBACK_LIMIT = 4000
 """Characters of a traceback: the first frames and the last ones say what matters."""
@@ -48,12 +51,18 @@ class Image:
         return f"[image {', '.join(part for part in (self.title, self.mime, size) if part)}]"
 
 
-def shorten(text: str, limit: int) -> str:
-    """`text` with its middle cut out, and a note in its place, if it is longer than `limit` characters."""
-    if len(text) <= limit:
+def shorten(text: str, limit: int, missing: int = 0) -> str:
+    """`text` with its middle cut out, and a note in its place, if it is longer than `limit` characters.
+
+    Arguments:
+        missing: characters that its middle has lost already.
+    """
+    if len(text) <= limit and not missing:
         return text
-    head, tail = limit - limit // 2, limit // 2
-    return f"{text[:head]}\n[... {len(text) - head - tail} characters left out ...]\n{text[len(text) - tail :]}"
+    kept = min(len(text), limit)
+    head, tail = kept - kept // 2, kept // 2
+    gone = len(text) - kept + missing
+    return f"{text[:head]}\n[... {gone} characters left out ...]\n{text[len(text) - tail :]}"
 
 
 def plain(text: str) -> str:
@@ -64,16 +73,11 @@ def plain(text: str) -> str:
     return _OVERWRITTEN.sub("", text)
 
 
-def images(result: CodeExecutionResult) -> list[Image]:
-    """The pictures of a result, in order; data that is no base64 is left out."""
-    return [image for display in result.displays if (image := _image(display))]
-
-
 def _image(display: Display) -> Image | None:
     for mime in IMAGE_TYPES:
         data = display.data.get(mime)
         if isinstance(data, str) and (clean := _base64(data)):
-            return Image(mime, clean, plain(str(display.data.get("text/plain", ""))))
+            return Image(mime, clean, plain(str(display.data.get("text/plain", ""))[:200]))
     return None
 
 
@@ -84,35 +88,6 @@ def _base64(data: str) -> str | None:
     except (binascii.Error, ValueError):
         return None
     return clean
-
-
-def sendable(result: CodeExecutionResult) -> list[Image]:
-    """Those pictures that a model which sees is sent: a few, and none that endpoints would refuse for its size."""
-    return [image for image in images(result) if len(image.data) <= LARGEST_IMAGE][:MOST_IMAGES]
-
-
-def text(result: CodeExecutionResult, *, beside: Collection[Image]) -> str:
-    """All that is text in a result: stdout, stderr, values and displays, the error, what was left out.
-
-    Arguments:
-        beside: the pictures that are sent beside it; the others are described.
-    """
-    return "\n".join(section.strip("\n") for section in _sections(result, beside) if section.strip())
-
-
-def _sections(result: CodeExecutionResult, beside: Collection[Image]) -> Iterator[str]:
-    yield plain(result.stdout)
-    if result.stderr.strip():
-        yield f"[stderr]\n{plain(result.stderr)}"
-    for display in result.displays:
-        if (image := _image(display)) is None:
-            yield plain(_text_of(display.data))
-        elif image not in beside:
-            yield image.description
-    if result.error is not None:
-        yield _error(result.error.name, result.error.value, result.error.traceback)
-    if result.truncated:
-        yield f"[{result.truncated}]"
 
 
 def _text_of(data: dict[str, Any]) -> str:
@@ -126,44 +101,75 @@ def _text_of(data: dict[str, Any]) -> str:
 
 def _error(name: str, value: str, traceback: str) -> str:
     last = f"{name}: {value}" if value else name
-    trace = plain(traceback).strip("\n")
+    trace = plain(shorten(traceback, 10 * TRACEBACK_LIMIT)).strip("\n")
     if not trace:
-        return last
+        return shorten(last, TRACEBACK_LIMIT)
     return shorten(trace if last.splitlines()[0] in trace else f"{trace}\n{last}", TRACEBACK_LIMIT)
 
 
-def outputs(
-    result: CodeExecutionResult | None, note: str | None, limit: int, include_images: bool = True
-) -> list[dict[str, Any]]:
-    """The `outputs` of a code_interpreter_call: one `logs` entry if there is text, then the images.
+class Rendering:
+    """One execution for model and client. Each part is worked out once, and at most LONGEST_TEXT characters are.
 
     Arguments:
+        result: what it gave, if it ran.
         note: what kept the code from running to its end, if something did.
-        limit: characters of the logs.
     """
-    shown = [] if result is None else images(result)
-    logs = _logs(result, note)
-    entries: list[dict[str, Any]] = [{"type": "logs", "logs": shorten(logs, limit)}] if logs else []
-    return entries + [{"type": "image", "url": image.url} for image in shown if include_images]
 
+    def __init__(self, result: CodeExecutionResult | None = None, note: str | None = None) -> None:
+        result = result or CodeExecutionResult()
+        self._note = note
+        self._left = LONGEST_TEXT
+        self._missing = 0
+        self._stdout = self._plain(result.stdout)
+        self._sections: list[str | Image] = [self._stdout]
+        if result.stderr.strip():
+            self._sections.append(f"[stderr]\n{self._plain(result.stderr)}")
+        for display in result.displays:
+            self._sections.append(_image(display) or self._plain(_text_of(display.data)))
+        if result.error is not None:
+            self._sections.append(_error(result.error.name, result.error.value, result.error.traceback))
+        if result.truncated:
+            self._sections.append(f"[{result.truncated}]")
+        self.images = [section for section in self._sections if isinstance(section, Image)]
+        """The pictures, in order."""
+        self.sendable = [image for image in self.images if len(image.data) <= LARGEST_IMAGE][:MOST_IMAGES]
+        """Those that a model which sees is sent."""
 
-def _logs(result: CodeExecutionResult | None, note: str | None) -> str:
-    body = "" if result is None else text(result, beside=images(result))
-    # Only-stdout output keeps its final newline, as the kernel wrote it.
-    if result is not None and body and plain(result.stdout).rstrip("\n").endswith(body):
-        body = plain(result.stdout)
-    return "\n".join(part for part in (body.rstrip("\n") if note else body, note) if part)
+    def _plain(self, text: str) -> str:
+        if len(text) > self._left:
+            # Cleaning takes time in proportion; of more than this nobody sees the middle anyway.
+            head, tail = self._left - self._left // 2, self._left // 2
+            self._missing += len(text) - self._left
+            text = text[:head] + text[len(text) - tail :]
+        self._left -= len(text)
+        return plain(text)
 
+    def _text(self, beside: Collection[Image]) -> str:
+        texts = (s if isinstance(s, str) else "" if s in beside else s.description for s in self._sections)
+        return "\n".join(text.strip("\n") for text in texts if text.strip())
 
-def for_model(result: CodeExecutionResult | None, note: str | None, limit: int, *, sees: bool) -> str:
-    """The text that the model gets back from a call.
+    def outputs(self, limit: int) -> list[dict[str, Any]]:
+        """The `outputs` of a code_interpreter_call: one `logs` entry if there is text, then the images.
 
-    Arguments:
-        sees: the pictures are sent beside it, so they need no description.
-        limit: characters.
-    """
-    body = "" if result is None else text(result, beside=sendable(result) if sees else ())
-    whole = "\n".join(part for part in (shorten(body, limit), note) if part)
-    if whole:
-        return whole
-    return "[the image is attached]" if result is not None and images(result) else "[no output]"
+        Arguments:
+            limit: characters of the logs.
+        """
+        logs = self._text(beside=self.images)
+        if logs and self._stdout.rstrip("\n").endswith(logs):
+            # Only-stdout output keeps its final newline, as the kernel wrote it.
+            logs = self._stdout
+        logs = shorten(logs, limit, self._missing)
+        logs = "\n".join(part for part in (logs.rstrip("\n") if self._note else logs, self._note) if part)
+        entries: list[dict[str, Any]] = [{"type": "logs", "logs": logs}] if logs else []
+        return entries + [{"type": "image", "url": image.url} for image in self.images]
+
+    def for_model(self, limit: int, *, sees: bool) -> str:
+        """The text that the model gets back from a call.
+
+        Arguments:
+            limit: characters.
+            sees: the pictures are sent beside it, so they need no description.
+        """
+        body = shorten(self._text(beside=self.sendable if sees else ()), limit, self._missing)
+        whole = "\n".join(part for part in (body, self._note) if part)
+        return whole or ("[the image is attached]" if self.images else "[no output]")

@@ -6,7 +6,6 @@ import time
 from typing import Any, ClassVar
 
 from ..errors import UpstreamError
-from . import render
 from .calls import (
     CallEnded,
     CodeCall,
@@ -255,7 +254,7 @@ class ResponsesView:
         return events
 
     def _end_call(self, call: CodeCall) -> list[Event]:
-        self._outputs[call.id] = outputs = render.outputs(call.result, call.note, self._client_chars)
+        self._outputs[call.id] = outputs = call.rendering.outputs(self._client_chars)
         return self._codes[call.id].ended(call, outputs if self._outputs_shown else None)
 
     def _end(self, ended: LoopEnded) -> list[Event]:

@@ -7,6 +7,7 @@ from servers.asking import PNG, TRACEBACK
 
 from ipy_sandbox.interpreter import render
 from ipy_sandbox.interpreter.citations import file_citations, links
+from ipy_sandbox.interpreter.render import Rendering
 from ipy_sandbox.models import Display, End, Event, ExecutionError, ResultBuilder, Stderr, Stdout
 
 
@@ -18,7 +19,7 @@ def result_of(*events: Event):  # type: ignore[no-untyped-def]
 
 
 def model_sees(*events: Event, limit: int = 1000, sees: bool = True) -> str:
-    return render.for_model(result_of(*events), None, limit, sees=sees)
+    return Rendering(result_of(*events)).for_model(limit, sees=sees)
 
 
 @pytest.mark.parametrize(
@@ -70,22 +71,34 @@ def test_shortening_says_how_much_is_missing(limit: int) -> None:
         assert short.startswith("0")
 
 
+def test_only_so_much_of_a_flood_is_cleaned_and_the_count_is_still_right() -> None:
+    flood = "\x1b[31ma\x1b[0m\n" * 1_000_000
+    rendering = Rendering(result_of(Stdout("first\n" + flood), Stderr(flood), Stdout("last")))
+    seen = rendering.for_model(1000, sees=True)
+    (logs,) = rendering.outputs(2000)
+    assert seen.startswith("first\n")
+    assert "\x1b" not in seen
+    assert len(seen) < 1100
+    left_out = int(logs["logs"].split("[... ")[1].split()[0])
+    assert 2 * len(flood) - render.LONGEST_TEXT < left_out < 2 * len(flood)
+
+
 def test_a_picture_is_described_only_to_a_model_that_does_not_see() -> None:
     plot = Display({"image/png": f"{PNG[:20]}\n{PNG[20:]}", "text/plain": "<Figure>"})
     assert model_sees(plot) == "[the image is attached]"
     assert model_sees(plot, sees=False) == "[image <Figure>, image/png, 0 KB]"
-    (image,) = render.images(result_of(plot))
+    (image,) = Rendering(result_of(plot)).images
     assert image.url == f"data:image/png;base64,{PNG}"
 
 
 def test_more_pictures_than_a_model_takes_are_described() -> None:
     plots = [Display({"image/png": PNG, "text/plain": f"plot {i}"}) for i in range(render.MOST_IMAGES + 2)]
     assert model_sees(*plots) == "[image plot 8, image/png, 0 KB]\n[image plot 9, image/png, 0 KB]"
-    assert len(render.outputs(result_of(*plots), None, 1000)) == render.MOST_IMAGES + 2
+    assert len(Rendering(result_of(*plots)).outputs(1000)) == render.MOST_IMAGES + 2
 
 
 def test_what_is_no_base64_is_no_picture() -> None:
-    assert render.images(result_of(Display({"image/png": "not base64!"}))) == []
+    assert Rendering(result_of(Display({"image/png": "not base64!"}))).images == []
 
 
 @pytest.mark.parametrize(
@@ -101,12 +114,12 @@ def test_what_is_no_base64_is_no_picture() -> None:
     ],
 )
 def test_the_client_gets_logs_and_images(events: list[Event], note: str | None, expected: list[object]) -> None:
-    assert render.outputs(result_of(*events), note, 1000) == expected
+    assert Rendering(result_of(*events), note).outputs(1000) == expected
 
 
 def test_without_a_result_there_is_the_note() -> None:
-    assert render.outputs(None, "[gone]", 1000) == [{"type": "logs", "logs": "[gone]"}]
-    assert render.for_model(None, "[gone]", 1000, sees=True) == "[gone]"
+    assert Rendering(note="[gone]").outputs(1000) == [{"type": "logs", "logs": "[gone]"}]
+    assert Rendering(note="[gone]").for_model(1000, sees=True) == "[gone]"
 
 
 @pytest.mark.parametrize(
