@@ -24,8 +24,8 @@ from ..errors import (
 )
 from ..models import ContainerHandle, Display, End, Event, Stderr, Stdout
 from .execd_client import REFUSALS, ControlPlane, ExecdClient, error_code, said
-from .execd_wire import SEPARATOR, CodeStream
-from .frames import STREAM_CAP, Frames, MiB, cut_text
+from .execd_wire import SEPARATOR, CodeStream, shown_part
+from .frames import STREAM_CAP, Frames, MiB
 from .http import HTTPClient
 from .lanes import Lane
 from .prelude import prelude
@@ -223,16 +223,13 @@ class Execd(ExecdClient):
             )
         marked = wire.started or self._context()[1] is not None
         note = None
-        if frames.exhausted:
-            note = "There was far too much output: the code was stopped, and its output is left out from where it grew."
-        elif frames.truncated:
-            note = f"The output after the first {STREAM_CAP // MiB} MiB is left out."
+        if frames.truncated:
+            note = f"output beyond {STREAM_CAP // MiB} MiB was left out"
+            note += ", and the code was stopped" if frames.exhausted else ""
         elif marked and not wire.ended and not wire.failed:
             await self._control.check(self.handle)
-            note = "The end of the output was lost: OpenSandbox closed the stream before it had sent everything."
-        text = cut_text(frames.partial)
-        kind = Stderr if b'"stderr"' in frames.partial[:50] else Stdout
-        return [*([kind(text)] if text else []), End(truncated=note)]
+            note = "the end of the output was lost: OpenSandbox closed the stream before it had sent everything"
+        return [*shown_part(frames.partial), End(truncated=note)]
 
     def _refusal(self, status: int, message: str) -> Exception:
         if "session is busy" in message:

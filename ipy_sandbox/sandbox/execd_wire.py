@@ -8,9 +8,11 @@ Frames are JSON objects with an empty line after each; the last one may lack it.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from ..models import Display, Event, ExecutionCount, ExecutionError, Stderr, Stdout
+from .frames import cut_text
 from .prelude import OPERATION, unpack
 
 SEPARATOR = b"\n\n"
@@ -115,3 +117,12 @@ class CodeStream:
         lines = error.get("traceback") or []
         traceback = "\n".join(map(str, lines)) if isinstance(lines, list) else str(lines)
         return [ExecutionError(str(error.get("ename", "")), str(error.get("evalue", "")), traceback)]
+
+
+def shown_part(frame: bytes) -> list[Event]:
+    """What can be shown of a frame that was cut for its length: the beginning of a text."""
+    kind = re.search(rb'"type":\s*"(stdout|stderr)"', frame[:200])
+    text = cut_text(frame) if kind is not None else None
+    if kind is None or text is None:
+        return []
+    return [Stdout(text) if kind[1] == b"stdout" else Stderr(text)]

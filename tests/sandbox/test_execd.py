@@ -353,10 +353,18 @@ async def test_twelve_megabytes_are_cut_at_ten_and_the_end_is_seen() -> None:
     body = [INIT, START, print_12mb, FINISH]
     async with playing(*body) as server, attached(server.url) as (provider, handle):
         result = await execution.run(provider, handle, "x")
-    assert result.truncated == "The output after the first 10 MiB is left out."
+    assert result.truncated == "output beyond 10 MiB was left out"
     assert 9 * frames.MiB < len(result.stdout) <= 10 * frames.MiB
     assert result.stdout.startswith("0123456789abcdef")
     assert result.execution_count == 1
+
+
+async def test_a_result_that_is_too_long_is_not_shown_as_text() -> None:
+    too_long = frame(type="result", results={"text": "x" * 12 * frames.MiB})
+    async with playing(INIT, START, too_long, FINISH) as server, attached(server.url) as (provider, handle):
+        result = await execution.run(provider, handle, "x")
+    assert (result.stdout, result.results) == ("", [])
+    assert result.truncated == "output beyond 10 MiB was left out"
 
 
 async def test_output_past_the_cap_is_dropped_but_an_error_is_not() -> None:
