@@ -46,7 +46,7 @@ class Stream(OutStream):
             return size  # the host has what it shows, and knows that there is more
         self._sent += size
         for start in range(0, size, FLUSH_BYTES):
-            super().write(string[start : start + FLUSH_BYTES])
+            super().write(_encodable(string[start : start + FLUSH_BYTES]))
             self._waiting += min(FLUSH_BYTES, size - start)
             if self._waiting >= FLUSH_BYTES:
                 self._waiting = 0
@@ -54,6 +54,15 @@ class Stream(OutStream):
             if start > self.limit:
                 break
         return size
+
+
+def _encodable(text: str) -> str:
+    """`text`, with what no message can hold as an escape."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="backslashreplace").decode()
+    return text
 
 
 class SandboxKernel(IPythonKernel):
@@ -93,14 +102,14 @@ class SandboxKernel(IPythonKernel):
         assert self.shell is not None
         where = _place(frame, self.shell.user_global_ns)
         if where == "cell":
-            self._deaf_until = time.monotonic() + 1
+            self._deaf_until = time.monotonic() + 1.5
             raise KeyboardInterrupt
         if self._cell is not None:
             self.cancelled = True
             self._cell.cancel()
             self._cell.get_loop().call_soon_threadsafe(lambda: None)
         if where == "task":
-            self._deaf_until = time.monotonic() + 1
+            self._deaf_until = time.monotonic() + 1.5
             raise asyncio.CancelledError  # KeyboardInterrupt would end the loop itself
 
 

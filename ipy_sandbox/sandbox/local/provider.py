@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import functools
 import time
 from collections.abc import AsyncIterator
 
+from ...background import BACKGROUND
 from ...errors import ConfigurationError
 from ...models import ContainerHandle, Event, FileInfo, SandboxInfo, SandboxOptions
 from . import files, hop, internet, leftovers, registry
@@ -15,7 +16,7 @@ from .bubblewrap import Box, Network
 from .limits import Limits
 from .probe import probe
 from .registry import SANDBOXES
-from .sandbox import LocalSandbox
+from .sandbox import LocalSandbox, new_id
 from .spare import Spare
 from .watchdog import WATCHDOG
 
@@ -43,22 +44,32 @@ class LocalProvider:
             IsolationUnavailableError: this system cannot isolate.
         """
         box = _box(options)
-        return await hop.call(lambda: self._create(box, options))
+        sandbox_id = new_id()
+        try:
+            return await hop.call(lambda: self._create(sandbox_id, box, options))
+        except asyncio.CancelledError:
+            # It may have been ready in that very moment: nobody would know of it.
+            BACKGROUND.submit(self._undo(sandbox_id))
+            raise
 
-    async def _create(self, box: Box, options: SandboxOptions) -> ContainerHandle:
+    async def _create(self, sandbox_id: str, box: Box, options: SandboxOptions) -> ContainerHandle:
         sandbox = None if options.unsafe else SPARE.take(box)
         if sandbox is None:
             sandbox = await (_start_unsafe(box) if options.unsafe else _start(box))
-            sandbox.adopt(options)
+            sandbox.adopt(sandbox_id, options)
             await _start_kernel(sandbox)
         else:
-            sandbox.adopt(options)
+            sandbox.adopt(sandbox_id, options)
             if options.env_vars:
                 await _start_kernel(sandbox)
         registry.add(sandbox)
         if not options.unsafe:
             SPARE.refill(box)
         return _handle(sandbox)
+
+    async def _undo(self, sandbox_id: str) -> None:
+        if (sandbox := SANDBOXES.pop(sandbox_id, None)) is not None:
+            await sandbox.close()
 
     async def connect(self, sandbox_id: str, *, timeout: float | None = None) -> ContainerHandle:
         """Take back a sandbox that this process made."""
@@ -67,12 +78,9 @@ class LocalProvider:
             sandbox.live(timeout)
         return _handle(sandbox)
 
-    async def run(self, handle: ContainerHandle, code: str) -> AsyncIterator[Event]:
+    def run(self, handle: ContainerHandle, code: str) -> AsyncIterator[Event]:
         """Run `code`; see `Provider.run`."""
-        sandbox = registry.find(handle.id)
-        async with contextlib.aclosing(hop.iterate(lambda: sandbox.run(code))) as events:
-            async for event in events:
-                yield event
+        return hop.iterate(lambda: registry.find(handle.id).run(code))
 
     async def complete(self, handle: ContainerHandle, code: str, cursor: int) -> list[str]:
         """The names that could stand at position `cursor` of `code`; none while code runs."""

@@ -17,8 +17,8 @@ from .conversation import Conversation, Run
 from .kernel_manager import SandboxKernelManager
 from .usage import MOUNTS, exact_memory
 
-PAUSES = (0.3, 1.7, 2.5)
-"""Seconds after the first, the second (in case the first came too early) and the last interrupt."""
+PAUSES = (0.3, 0.7, 1.0, 2.5)
+"""Seconds after each interrupt, the first of which may come too early, and after the last until the end."""
 
 UNSAFE_NOTE = "No isolation: this code runs as an ordinary process of yours (unsafe=True).\n"
 
@@ -27,7 +27,7 @@ class LocalSandbox:
     """A sandbox and its kernel. Lives on the background loop."""
 
     def __init__(self, process: BoxProcess, box: Box, *, unsafe: bool = False) -> None:
-        self.id = f"local-{secrets.token_hex(8)}"
+        self.id = new_id()
         self.process = process
         self.box = box
         self.unsafe = unsafe
@@ -41,6 +41,7 @@ class LocalSandbox:
         """Called once when it has ended, by itself or by the watchdog."""
         self._manager = SandboxKernelManager(process, box.limits)
         self._conversation: Conversation | None = None
+        self._death_to_tell = False
         self._lock = asyncio.Lock()
         self._starting: list[bool] | None = None
         self._escalation: asyncio.Task[None] | None = None
@@ -49,6 +50,7 @@ class LocalSandbox:
     async def start_kernel(self, *, warm: bool = False) -> None:
         """Give it a fresh kernel; files stay."""
         self._stop_kernel()
+        self._death_to_tell = False
         try:
             await self._manager.start(self.options.env_vars, warm=warm)
         except SandboxLostError:
@@ -58,8 +60,9 @@ class LocalSandbox:
         self._watchers.append(asyncio.ensure_future(self._watch_kernel(self._conversation)))
         self._watchers.append(asyncio.ensure_future(self._watch_connection()))
 
-    def adopt(self, options: SandboxOptions) -> None:
+    def adopt(self, sandbox_id: str, options: SandboxOptions) -> None:
         """Begin its life for a caller."""
+        self.id = sandbox_id
         self.options = options
         self.created_at = datetime.now(UTC)
         self.live(options.timeout)
@@ -103,7 +106,12 @@ class LocalSandbox:
                 yield ExecutionError("KeyboardInterrupt", "", "KeyboardInterrupt")
                 yield End()
                 return
-            run = conversation.execute(code)
+            try:
+                run = conversation.execute(code)
+            except UnicodeEncodeError as error:
+                yield ExecutionError("UnicodeEncodeError", str(error), f"UnicodeEncodeError: {error}")
+                yield End()
+                return
             try:
                 async for event in run.events():
                     yield event
@@ -119,6 +127,9 @@ class LocalSandbox:
         self.touch()
         if self._conversation is not None and (left := self._conversation.run) is not None:
             await left.finished.wait()  # its reader went away in the middle of stopping it
+        if self._death_to_tell:
+            self._death_to_tell = False
+            raise self._kernel_died()
         if self._conversation is None or not self._manager.alive:
             await self.start_kernel()
         assert self._conversation is not None
@@ -199,13 +210,16 @@ class LocalSandbox:
         # What it published last may still be on its way, and so may the end of the whole sandbox.
         await asyncio.sleep(0.2)
         if not self.ended:
-            conversation.fail(
-                KernelDiedError(
-                    f"The kernel of sandbox {self.id} died: variables are gone, files are kept; "
-                    "the next run gets a fresh kernel.",
-                    **self._concerns,
-                )
-            )
+            # Between two runs nobody is there to hear of it: the next one must not go on as if nothing were lost.
+            self._death_to_tell = conversation.run is None
+            conversation.fail(self._kernel_died())
+
+    def _kernel_died(self) -> KernelDiedError:
+        return KernelDiedError(
+            f"The kernel of sandbox {self.id} died: variables are gone, files are kept; "
+            "the next run gets a fresh kernel.",
+            **self._concerns,
+        )
 
     async def _watch_connection(self) -> None:
         await self._manager.disconnected()
@@ -242,6 +256,11 @@ class LocalSandbox:
             metadata=self.options.metadata,
             memory_bytes=self.memory(),
         )
+
+
+def new_id() -> str:
+    """An id for a sandbox, hard to guess."""
+    return f"local-{secrets.token_hex(8)}"
 
 
 async def _within(seconds: float, wait: Coroutine[Any, Any, object]) -> bool:

@@ -80,7 +80,7 @@ def test_starting_and_stopping_leaves_nothing() -> None:
     mark = f"cycle-{random.randrange(10**9)}"
     ipy_sandbox.delete_sandbox("local", ipy_sandbox.create_sandbox("local"))
     before = state()
-    for _ in range(50 if SOAK else 5):
+    for _ in range(50 if SOAK else 3):
         with Session("local") as session:
             session.run(SURVIVOR.format(mark=mark) + "\nopen('f', 'w').write('x' * 10 ** 6)")
             assert processes(mark) or session.run("import time; time.sleep(0.5)").error is None
@@ -135,7 +135,7 @@ threading.Event().wait()
 
 
 def test_a_killed_host_leaves_nothing_that_runs_code() -> None:
-    for attempt in range(40 if SOAK else 6):
+    for attempt in range(40 if SOAK else 4):
         mark = f"killed-{random.randrange(10**9)}"
         host = subprocess.Popen(
             [sys.executable, "-c", HOST, mark, SURVIVOR.format(mark=mark)], stdout=subprocess.PIPE, text=True
@@ -143,7 +143,7 @@ def test_a_killed_host_leaves_nothing_that_runs_code() -> None:
         with host:
             assert host.stdout is not None
             host.stdout.readline()
-            if attempt % 3 == 2:
+            if attempt % 4 == 3:
                 host.stdout.readline()
             else:
                 time.sleep(random.random())
@@ -218,3 +218,24 @@ def test_a_spare_is_ready_for_the_next_who_asks() -> None:
         assert SPARE._ready is None
     finally:
         SPARE.policy = "off"
+
+
+def test_a_start_that_is_cancelled_leaves_nothing() -> None:
+    provider = LocalProvider()
+
+    async def scenario() -> None:
+        for delay in (0, 0.01, 0.05, 0.1, 0.2, 0.4):
+            start = asyncio.create_task(provider.create(SandboxOptions()))
+            await asyncio.sleep(delay)
+            if not start.cancel():
+                await provider.delete(start.result())
+            await asyncio.wait([start])
+
+    known = {info.id for info in ipy_sandbox.list_sandboxes("local")}
+    watched = set(WATCHDOG.watched)
+    asyncio.run(scenario())
+    until = time.monotonic() + 20
+    while any(not s.ended for s in WATCHDOG.watched - watched) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not [s for s in WATCHDOG.watched - watched if not s.ended]
+    assert {info.id for info in ipy_sandbox.list_sandboxes("local")} <= known

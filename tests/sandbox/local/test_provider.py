@@ -252,6 +252,27 @@ def test_a_dead_kernel_is_named_and_followed_by_a_fresh_one(session: Session, de
     assert gone.name == "NameError"
 
 
+@pytest.mark.parametrize("leaving", ["exit()", "import os, threading; threading.Timer(0.05, os._exit, [1]).start()"])
+def test_a_kernel_that_ends_between_two_runs_is_told_once(session: Session, leaving: str) -> None:
+    session.run("x = 1")
+    session.run(leaving)
+
+    def use() -> None:
+        for _ in range(100):
+            session.run("import time; time.sleep(0.02)")
+
+    with pytest.raises(KernelDiedError, match="variables are gone"):
+        use()
+    assert session.run("'x' in globals()").text == "False"
+
+
+def test_text_that_no_message_can_hold(session: Session) -> None:
+    assert session.run("print('a\\ud800b')").stdout == "a\\ud800b\n"
+    error = session.run("'\ud800'").error
+    assert error is not None
+    assert error.name == "UnicodeEncodeError"
+
+
 def test_a_restart_keeps_the_files_and_ends_the_processes(session: Session) -> None:
     session.run("x = 1; import subprocess; p = subprocess.Popen(['sleep', '1000'], start_new_session=True)")
     session.upload("kept", b"yes")
