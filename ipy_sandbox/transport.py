@@ -27,6 +27,16 @@ def ssl_context() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
+def parsed_url(url: str) -> httpx.URL:
+    """`url` for httpx, which parses text anew for each request; one with a query, which may be signed, is not kept."""
+    return httpx.URL(url) if "?" in url else _parsed_url(url)
+
+
+@functools.lru_cache(1024)
+def _parsed_url(url: str) -> httpx.URL:
+    return httpx.URL(url)
+
+
 def fast_transport(*, reuse: bool = True) -> httpx.AsyncBaseTransport | None:
     """A transport without limits or cookies; None: httpx's own is to be used.
 

@@ -23,6 +23,7 @@ import httpx
 
 from .._version import __version__
 from ..errors import UpstreamError
+from ..transport import parsed_url
 from .accumulate import accumulator
 from .catalog import Route
 from .failure import Failure
@@ -258,7 +259,9 @@ def _request(
     url = route.url(path)
     if query:
         url += ("&" if "?" in url else "?") + query
-    return client.build_request(method, url, headers={**always, **headers, **route.headers()}, content=content or None)
+    return client.build_request(
+        method, parsed_url(url), headers={**always, **headers, **route.headers()}, content=content or None
+    )
 
 
 def _unreachable(route: Route, error: Exception, idle_timeout: float) -> UpstreamError:

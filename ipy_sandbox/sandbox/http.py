@@ -29,7 +29,7 @@ from ..errors import (
     RateLimitError,
     SandboxError,
 )
-from ..transport import fast_transport, ssl_context
+from ..transport import fast_transport, parsed_url, ssl_context
 from .frames import STREAM_CAP, Frames, MiB, one_line
 
 BODY_CAP = 64 * MiB
@@ -204,7 +204,7 @@ class HTTPClient:
     def _build(self, client: httpx.AsyncClient, method: str, url: str, **request: Any) -> httpx.Request:
         message = _BAD_SECRET
         try:
-            built = client.build_request(method, url, **request)
+            built = client.build_request(method, parsed_url(url), **request)
             if built.url.scheme in ("http", "https") and built.url.host:
                 return built
             message = _BAD_URL
