@@ -22,6 +22,13 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
     # Seconds that the messages sent so far still need to pass Jupyter, and since when.
     debt = [0.0, 0.0]
 
+    def quote_of(data):
+        # e2b cuts the quotes around a text.
+        text = data.get("text/plain")
+        if carrier == "display_data" and isinstance(text, str) and len(text) > 1 and text[0] == text[-1] in "'\"":
+            return {"quote": text[0]}
+        return {}
+
     def carry(msg):
         kind, content = msg["msg_type"], msg["content"]
         data = content.get("data", {})
@@ -35,6 +42,7 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
                 operation["id"] = display_id
             if metadata:
                 operation["metadata"] = metadata
+            operation.update(quote_of(data))
         if kind == carrier and len(operation) == 1:
             return msg
         msg["msg_type"] = msg["header"]["msg_type"] = carrier
@@ -57,11 +65,9 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
         content = hook.msg["content"] if hook.msg else {}
         data = content.get("data")
         if data:
-            operation, text = {"op": "result"}, data.get("text/plain", "")
+            operation = dict(quote_of(data), op="result")
             if carrier == "execute_result":
                 operation["count"], content["execution_count"] = content["execution_count"], 0
-            elif len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
-                operation["quote"] = text[0]
             if content.get("metadata"):
                 operation["metadata"] = content["metadata"]
             if len(operation) > 1:
@@ -71,6 +77,22 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
     def show_traceback(etype, evalue, stb):
         # One string: not every server keeps the line breaks between several.
         send_traceback(etype, evalue, ["\n".join(stb)] if stb and not isinstance(stb, str) else stb)
+
+    def wake_on_signals():
+        # A signal alone does not wake a loop that sleeps: an interrupt of a cell that awaits would come too late.
+        import asyncio
+        import signal
+        import socket
+
+        other = signal.set_wakeup_fd(-1)
+        if other != -1:
+            signal.set_wakeup_fd(other)
+            return
+        reader, writer = publisher._ipy_sandbox = socket.socketpair()
+        reader.setblocking(False)
+        writer.setblocking(False)
+        asyncio.get_running_loop().add_reader(reader, lambda: reader.recv(4096))
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
 
     def show_page(self, text, start=0, screen_lines=0):
         publisher.publish(text if isinstance(text, dict) else {"text/plain": text})
@@ -157,5 +179,7 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
         shell.kernel._abort_queues = lambda *subshell: None
         shell.events.register("pre_run_cell", mark_start)
         shell.events.register("post_run_cell", mark_end)
+    with contextlib.suppress(Exception):
+        wake_on_signals()
     if str(shell.colors).lower() == "nocolor":
         shell.run_line_magic("colors", "neutral")

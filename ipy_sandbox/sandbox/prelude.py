@@ -13,7 +13,7 @@ import functools
 import json
 import pkgutil
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from ..models import ClearOutput, Display, Event, ExecutionCount
 
@@ -55,26 +55,18 @@ def unpack(display: Display, operation: object) -> list[Event]:
     kind = operation.get("op")
     if kind == "clear":
         return [ClearOutput(wait=bool(operation.get("wait")))]
-    if kind == "result":
-        return _result(display, operation)
-    display_id, metadata = operation.get("id"), operation.get("metadata")
-    shown = dataclasses.replace(
-        display,
-        metadata=metadata if isinstance(metadata, dict) else {},
-        display_id=display_id if isinstance(display_id, str) else None,
-        update=kind == "update",
-        is_result=False,
-    )
-    return [shown]
-
-
-def _result(display: Display, operation: dict[str, Any]) -> list[Event]:
-    data, metadata = display.data, operation.get("metadata")
+    data, metadata, display_id = display.data, operation.get("metadata"), operation.get("id")
     count, quote = operation.get("count"), operation.get("quote")
     if isinstance(quote, str):
         data = {**data, "text/plain": f"{quote}{data.get('text/plain', '')}{quote}"}
-    metadata = metadata if isinstance(metadata, dict) else {}
-    shown = dataclasses.replace(display, data=data, metadata=metadata, is_result=True)
+    shown = dataclasses.replace(
+        display,
+        data=data,
+        metadata=metadata if isinstance(metadata, dict) else {},
+        display_id=display_id if isinstance(display_id, str) else None,
+        update=kind == "update",
+        is_result=kind == "result",
+    )
     return [ExecutionCount(count), shown] if isinstance(count, int) else [shown]
 
 

@@ -129,10 +129,11 @@ display({'image/png': 'aGk='}, metadata={'image/png': {'width': 5}}, raw=True)
     assert chart.data["image/png"].startswith("iVBOR")
 
 
+@pytest.mark.parametrize("sleeping", ["time.sleep(600)", "await asyncio.sleep(600)"])
 async def test_an_interrupt_from_another_instance_stops_the_code_and_the_next_run_follows_at_once(
-    provider: E2BProvider, handle: ContainerHandle
+    provider: E2BProvider, handle: ContainerHandle, sleeping: str
 ) -> None:
-    events = provider.run(handle, "import time\nx = 7\nprint('go', flush=True)\ntime.sleep(600)")
+    events = provider.run(handle, f"import asyncio, time\nx = 7\nprint('go', flush=True)\n{sleeping}")
     await until(events, Stdout("go\n"))
     await ipy_sandbox.ainterrupt("e2b", handle)
     error, end = [event async for event in events]
@@ -215,9 +216,11 @@ async def test_runs_of_several_event_loops_queue_too(provider: E2BProvider, hand
 async def test_a_killed_kernel_ends_the_run_with_a_clear_error_and_the_next_has_a_fresh_one(
     provider: E2BProvider, handle: ContainerHandle, server: E2BServer
 ) -> None:
-    with pytest.raises(KernelDiedError, match="variables are lost, its files are kept") as caught:
-        await execution.run(provider, handle, "import os\nprint('bye', flush=True)\nos.kill(os.getpid(), 9)")
-    assert caught.value.result.stdout == "bye\n"
+    events = provider.run(handle, "import time\nprint('bye', flush=True)\ntime.sleep(600)")
+    await until(events, Stdout("bye\n"))
+    server.kill_kernel(handle.id)
+    with pytest.raises(KernelDiedError, match="variables are lost, its files are kept"):
+        await anext(events)
     (update,) = await shown(provider, handle, "d = display(1, display_id='d')")
     assert isinstance(update, Display)
     assert update.display_id == "d"

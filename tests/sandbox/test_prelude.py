@@ -136,6 +136,14 @@ async def test_texts_keep_their_quotes_though_the_server_cuts_them(value: str) -
     assert shown == Display({"text/plain": repr(ast.literal_eval(value))}, is_result=True)
 
 
+async def test_a_text_that_is_displayed_keeps_its_quotes_too() -> None:
+    async with prepared() as kernel:
+        shown = await run(kernel, "display('a', 7); display({'text/plain': 5}, raw=True)")
+    assert [m["data"].get(OPERATION) for m in shown] == [{"op": "display", "quote": "'"}, None, None]
+    (text,) = unpack(Display({"text/plain": "a"}), shown[0]["data"][OPERATION])
+    assert text == Display({"text/plain": "'a'"})
+
+
 async def test_help_is_shown() -> None:
     async with prepared() as kernel:
         (page,) = await run(kernel, "len?")
