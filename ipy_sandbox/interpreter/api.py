@@ -235,6 +235,7 @@ async def _interpreter(name: str | None) -> Interpreter:
     for entry in known:
         if entry.tool == tool:
             return entry.interpreter
+    # Nothing from here on really waits: two first calls at once share one interpreter, and so their sessions.
     store = None if tool is None else (await _interpreter(None)).store
     lifetime = _live(tool, store)
     known.append(_Known(tool, await anext(lifetime), lifetime))

@@ -18,10 +18,10 @@ from .catalog import Route
 from .chat import ChatView
 from .conversation import Conversation
 from .limits import Limits
-from .loop import Loop, Report
+from .loop import Emit, Loop, Report
 from .past import has_past_calls
 from .prepare import begin
-from .relay import Send, relay
+from .relay import Send, relay, stopped
 from .request import (
     ALIASES,
     INCLUDE_OUTPUTS,
@@ -139,11 +139,13 @@ class Interpreter:
 
         task = self._start(self._run(request, show, stream=False))
         try:
-            view = await asyncio.shield(task)
+            await asyncio.wait({task})
         except asyncio.CancelledError:
             task.cancel()
             raise
-        return view.response
+        if task.cancelled():
+            raise stopped()
+        return task.result().response
 
     def stream(self, request: Request, *, raises: bool = False) -> AsyncGenerator[Json | None, None]:
         """The answer's events (Responses) or chunks (chat) as they arise; None: nothing happened for a while.
@@ -234,21 +236,7 @@ class Interpreter:
                 await self._keep(job)
             await show(event, shown)
 
-        body = request.body
-        has_tool = find_tool(body) is not None
-        loop = Loop(
-            self._upstream or shared(),
-            request.route,
-            conversation,
-            job.workspace,
-            request.limits or self._limits,
-            emit,
-            request.report,
-            code_names={conversation.name} | (ALIASES - function_names(body)) if has_tool else set(),
-            max_calls=body.get("max_tool_calls"),
-            resumes=has_past_calls(body) or job.previous is not None,
-            stream=stream,
-        )
+        loop = self._loop(job, emit, stream)
         try:
             await loop.run()
             if not conversation.sees and request.images is None:
@@ -261,6 +249,22 @@ class Interpreter:
         finally:
             await job.workspace.aclose()
         return view
+
+    def _loop(self, job: _Job, emit: Emit, stream: bool) -> Loop:
+        request, body, name = job.request, job.request.body, job.conversation.name
+        return Loop(
+            self._upstream or shared(),
+            request.route,
+            job.conversation,
+            job.workspace,
+            request.limits or self._limits,
+            emit,
+            request.report,
+            code_names={name} | (ALIASES - function_names(body)) if find_tool(body) else set(),
+            max_calls=body.get("max_tool_calls"),
+            resumes=has_past_calls(body) or job.previous is not None,
+            stream=stream,
+        )
 
     async def _previous(self, request: Request) -> Stored | None:
         response_id = request.body.get("previous_response_id")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
+
+from ..errors import SandboxError
 
 T = TypeVar("T")
 Send: TypeAlias = Callable[[T], Awaitable[None]]
@@ -32,11 +35,15 @@ async def relay(
     queue: asyncio.Queue[T | _End] = asyncio.Queue(ROOM)
 
     async def produce() -> None:
-        # Cancelled, it says nothing: only the reader cancels, and reads no more.
         try:
             await work(queue.put)
         except Exception as error:
             await queue.put(_End(error))
+        except asyncio.CancelledError:
+            # Not by the reader, if there is one that still reads; a full queue it will find abandoned.
+            with contextlib.suppress(asyncio.QueueFull):
+                queue.put_nowait(_End(stopped()))
+            raise
         else:
             await queue.put(_End(None))
 
@@ -44,6 +51,8 @@ async def relay(
     try:
         while True:
             item = await _get(queue, keepalive)
+            if item is None and task.done() and queue.empty():
+                raise stopped()
             if not isinstance(item, _End):
                 yield item
             elif item.error is not None:
@@ -53,6 +62,11 @@ async def relay(
     finally:
         task.cancel()
         await asyncio.wait({task})
+
+
+def stopped() -> SandboxError:
+    """What a reader is told when somebody else ended the work."""
+    return SandboxError("The answer was stopped: whoever gave it is closing down.")
 
 
 async def _get(queue: asyncio.Queue[T | _End], seconds: float) -> T | _End | None:

@@ -74,7 +74,8 @@ class Containers:
         for key, session in sessions.items():
             if session in self._ids and self.id_of(session) == container_id:
                 return key
-        raise InvalidRequestError("Container not found.", status=404, param="container", code="container_not_found")
+        message = "Container not found: one lasts as long as the session that metadata.session_id names."
+        raise InvalidRequestError(message, status=404, param="container", code="container_not_found")
 
     def file_id(self, session: Session, path: str) -> str:
         """The `cfile_…` id of a file in the session's sandbox."""

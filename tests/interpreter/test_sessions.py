@@ -9,7 +9,7 @@ import pytest
 from servers.asking import Kit, asking
 from servers.model_server import Code, Pause, Say, Scenario
 
-from ipy_sandbox.errors import InvalidRequestError
+from ipy_sandbox.errors import InvalidRequestError, SandboxError
 from ipy_sandbox.interpreter.workspace import NEW_SANDBOX
 from ipy_sandbox.sandbox.pool import SessionPool
 from ipy_sandbox.sandbox.session import Session
@@ -170,14 +170,15 @@ async def test_a_session_that_the_caller_brings_is_used_and_stays() -> None:
         assert session.handle.id in kit.provider.alive
 
 
-async def test_closing_the_interpreter_stops_and_deletes_everything() -> None:
+@pytest.mark.parametrize("way", ["responses", "responses-stream", "chat-stream"])
+async def test_closing_the_interpreter_stops_and_deletes_everything(way: str) -> None:
     async with asking(HELLO) as kit:
         await in_session(kit, "chat", "s")
-        running = asyncio.create_task(kit.ask("responses", "sleep"))
+        running = asyncio.create_task(kit.ask(way, "sleep"))
         await kit.until(lambda: len(kit.named("run")) == 2)
         await kit.interpreter.aclose()
         assert not kit.provider.alive
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(SandboxError, match="closing down"):
             await running
 
 
