@@ -17,6 +17,7 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
     # execd ends its stream soon after a count above 0, and never if a 0 comes between that and the end.
     count = [0]
     streams = sys.stdout, sys.stderr
+    drawing = []
     # The cell that runs: its number, its request, what IPython knows of it; and when it was over.
     cell, request, information, over_at = [0], [None], [None], [0.0]
     # Seconds that the messages sent so far still need to pass Jupyter, and since when.
@@ -74,7 +75,18 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
                 data[key] = operation
         finish()
 
+    def draw_figures():
+        inline = sys.modules.get("matplotlib_inline.backend_inline")
+        if inline is not None and not drawing:
+            drawing.append(inline)
+            with contextlib.suppress(Exception):
+                inline.flush_figures()
+            drawing.clear()
+
     def show_traceback(etype, evalue, stb):
+        if carrier == "execute_result":
+            # execd may end its stream at the error.
+            draw_figures()
         # One string: not every server keeps the line breaks between several.
         send_traceback(etype, evalue, ["\n".join(stb)] if stb and not isinstance(stb, str) else stb)
 

@@ -138,6 +138,14 @@ async def test_charts_come_through_with_and_without_show(sandbox: Sandbox) -> No
     assert [set(display.data) for display in plotly.displays] == [{"application/vnd.plotly.v1+json"}]
 
 
+async def test_the_chart_of_a_failed_cell_is_its_own(sandbox: Sandbox) -> None:
+    await sandbox.run("import matplotlib.pyplot as plt")
+    failed = await sandbox.run("plt.plot([1, 2])\n1/0")
+    assert failed.error is not None
+    assert [set(bundle) for bundle in failed.results] == [{"text", "image/png"}]
+    assert (await sandbox.run("'next'")).results == [{"text": "'next'"}]
+
+
 async def test_every_value_of_a_cell_comes_through(sandbox: Sandbox) -> None:
     await sandbox.run("get_ipython().ast_node_interactivity = 'all'")
     result = await sandbox.run("import time\n1\n'two'\ntime.sleep(0.2)\nprint('mid')\n[3]")
