@@ -23,7 +23,7 @@ from .probe import CLEAN, explain
 from .usage import processes
 
 PRELOAD = ("numpy", "pandas", "matplotlib.pyplot", "matplotlib_inline.backend_inline")
-_START_SECONDS = 60
+_ANSWER_SECONDS = 30
 _MESSAGE = 1 << 20
 
 
@@ -74,15 +74,30 @@ class BoxProcess:
 
         Raises:
             OSError: the supervisor says so.
-            SandboxLostError: it is gone.
+            SandboxLostError: it is gone, or does not answer.
         """
+        message = json.dumps({"op": op, **arguments}).encode()
+        # A caller that goes away must not leave the answer to the next one.
+        exchange = asyncio.ensure_future(self._exchange(message, [os.dup(fd) for fd in fds or []]))
+        try:
+            return await asyncio.shield(exchange)
+        except asyncio.CancelledError:
+            exchange.add_done_callback(_close_received)
+            raise
+
+    async def _exchange(self, message: bytes, fds: list[int]) -> tuple[dict[str, Any], list[int]]:
         async with self._turn:
             try:
-                socket.send_fds(self._link, [json.dumps({"op": op, **arguments}).encode()], fds or [])
-                await readable(self._link.fileno())
+                socket.send_fds(self._link, [message], fds)
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    await readable(self._link.fileno())
                 data, received, _, _ = socket.recv_fds(self._link, _MESSAGE, 8)
-            except OSError as error:
-                raise SandboxLostError(f"The sandbox does not answer: {error}.", provider="local") from None
+            except (OSError, ValueError) as error:  # a closed socket has no valid number
+                self.kill()
+                raise SandboxLostError(f"The sandbox does not answer: {error!r}.", provider="local") from None
+            finally:
+                for fd in fds:
+                    os.close(fd)
         if not data:
             raise SandboxLostError("The sandbox has ended.", provider="local")
         answer = json.loads(data)
@@ -93,10 +108,8 @@ class BoxProcess:
     async def setup(self, box: Box, *, isolated: bool) -> None:
         """Tell the supervisor what it is for, and wait until it can fork."""
         try:
-            async with asyncio.timeout(_START_SECONDS):
-                preload = list(PRELOAD)
-                await self.request("setup", rlimits=box.limits.rlimits(), isolated=isolated, preload=preload)
-        except (SandboxLostError, TimeoutError):
+            await self.request("setup", rlimits=box.limits.rlimits(), isolated=isolated, preload=list(PRELOAD))
+        except SandboxLostError:
             await asyncio.sleep(0)
             self._read_errors()
             raise SandboxCreationError(
@@ -139,6 +152,12 @@ class BoxProcess:
         if self._errors >= 0:
             os.close(self._errors)
             self._errors = -1
+
+
+def _close_received(exchange: asyncio.Future[tuple[dict[str, Any], list[int]]]) -> None:
+    if not exchange.cancelled() and exchange.exception() is None:
+        for fd in exchange.result()[1]:
+            os.close(fd)
 
 
 async def start_isolated(isolation: Isolation, box: Box) -> BoxProcess:

@@ -6,12 +6,16 @@ import asyncio
 import contextlib
 import os
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
+from typing import Concatenate, ParamSpec, TypeVar
 
-from ...errors import FileTransferError
+from ...errors import FileTransferError, SandboxLostError
 from ...models import FileInfo
 from .sandbox import LocalSandbox
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 async def read(sandbox: LocalSandbox, path: str) -> bytes:
@@ -19,7 +23,7 @@ async def read(sandbox: LocalSandbox, path: str) -> bytes:
     async with _opened(sandbox, path, os.O_RDONLY) as (fd, _):
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise _error("read", path, "it is not a file")
-        return await asyncio.to_thread(_read_all, fd, sandbox.box.limits.file_size)
+        return await _in_thread(_read_all, fd, sandbox.box.limits.file_size)
 
 
 async def write(sandbox: LocalSandbox, path: str, data: bytes) -> None:
@@ -27,13 +31,13 @@ async def write(sandbox: LocalSandbox, path: str, data: bytes) -> None:
     async with _opened(sandbox, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, parents=True) as (fd, _):
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise _error("write", path, "it is not a file")
-        await asyncio.to_thread(_write_all, fd, data)
+        await _in_thread(_write_all, fd, data)
 
 
 async def entries(sandbox: LocalSandbox, path: str) -> list[FileInfo]:
     """The entries of a directory, sorted; a symlink is listed as itself."""
     async with _opened(sandbox, path, os.O_RDONLY | os.O_DIRECTORY) as (fd, full):
-        return await asyncio.to_thread(_list, fd, full)
+        return await _in_thread(_list, fd, full)
 
 
 @contextlib.asynccontextmanager
@@ -48,6 +52,9 @@ async def _opened(
     verb = "write" if flags & os.O_CREAT else "read"
     try:
         answer, fds = await sandbox.process.request("open", path=path, flags=flags, parents=parents)
+    except SandboxLostError:
+        sandbox.kill("its supervisor does not answer")
+        raise sandbox.lost() from None
     except OSError as error:
         raise _error(verb, path, error.strerror or str(error)) from None
     try:
@@ -56,6 +63,19 @@ async def _opened(
         raise _error(verb, path, error.strerror or str(error)) from None
     finally:
         os.close(fds[0])
+
+
+async def _in_thread(work: Callable[Concatenate[int, P], T], fd: int, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run `work` with a descriptor of its own: the caller may go away, and `fd` with it, while it still runs."""
+    own = os.dup(fd)
+
+    def run() -> T:
+        try:
+            return work(own, *args, **kwargs)
+        finally:
+            os.close(own)
+
+    return await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(run)))
 
 
 def _error(verb: str, path: str, why: str) -> FileTransferError:

@@ -18,6 +18,7 @@ from typing import IO
 from ...errors import IsolationUnavailableError, SandboxCreationError
 from . import leftovers
 from .bubblewrap import DNS
+from .pidfd import PidFd
 from .probe import CLEAN
 
 _NS_GET_USERNS = 0xB701
@@ -126,11 +127,19 @@ def _has_route(table: str) -> bool:
 
 async def _block(user: int, net: int) -> None:
     argv = [sys.executable, "-I", "-S", "-c", _BLOCK, str(user), str(net)]
-    run = await asyncio.to_thread(
-        subprocess.run, argv, pass_fds=(user, net), stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
-    if run.returncode:
-        raise SandboxCreationError(
-            f"The sandbox's network could not be closed towards the cloud's credentials: {run.stderr.strip()[-200:]}.",
-            provider="local",
-        )
+    with tempfile.TemporaryFile() as output:
+        process = _start(argv, (user, net), output)
+        done = PidFd(os.pidfd_open(process.pid))
+        try:
+            await done.ended()
+        finally:
+            done.close()
+            process.kill()
+            process.wait()
+        if process.returncode:
+            output.seek(0)
+            raise SandboxCreationError(
+                "The sandbox's network could not be closed towards the cloud's credentials: "
+                f"{output.read(200).decode(errors='replace').strip()}.",
+                provider="local",
+            )

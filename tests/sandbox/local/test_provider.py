@@ -35,6 +35,7 @@ from ipy_sandbox.models import (
     Stderr,
     Stdout,
 )
+from ipy_sandbox.sandbox.local import box
 from ipy_sandbox.sandbox.local.provider import LocalProvider
 
 pytestmark = pytest.mark.anyio
@@ -329,6 +330,28 @@ def test_a_link_in_the_sandbox_leads_nowhere_else(session: Session, tmp_path: Pa
     with pytest.raises(FileTransferError, match=r"Read-only|Permission"):
         session.upload("/usr/canary", b"x")
     assert {f.path for f in session.list_files()} >= {"/home/user/link", "/home/user/pipe"}
+
+
+async def test_transfers_that_are_cancelled_do_not_confuse_the_next(
+    provider: LocalProvider, handle: ContainerHandle
+) -> None:
+    for i in range(20):
+        transfer = asyncio.create_task(provider.upload(handle, f"f{i}", b"x" * 1000))
+        await asyncio.sleep(0.0003 * i)
+        transfer.cancel()
+    await asyncio.gather(provider.upload(handle, "a", b"A"), provider.upload(handle, "b", b"B"))
+    assert (await provider.download(handle, "a"), await provider.download(handle, "b")) == (b"A", b"B")
+
+
+async def test_code_that_stops_the_supervisor_costs_its_own_sandbox(
+    provider: LocalProvider, handle: ContainerHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(box, "_ANSWER_SECONDS", 0.5)
+    await _events(provider, handle, "import os, signal; os.kill(2, signal.SIGSTOP)")
+    with pytest.raises(SandboxLostError, match="supervisor does not answer"):
+        await provider.upload(handle, "a", b"A")
+    with pytest.raises(SandboxLostError):
+        await _events(provider, handle, "1")
 
 
 def test_a_full_disk_is_an_error_of_the_upload(small: Session) -> None:
