@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
@@ -281,6 +282,29 @@ async def test_pictures_and_tables_come_through(name: str, chunked: Callable[[Re
     assert all(value for bundle in result.results for value in bundle.values())
     for display, raw in zip(result.displays, result.results, strict=True):
         assert display.data == {"text/plain" if key == "text" else key: value for key, value in raw.items()}
+
+
+@pytest.mark.parametrize("pieces", ["as read", "bytes"])
+@pytest.mark.parametrize("name", ["print_stdout", "streaming_sleep", "busy_second", "unknown_context"])
+async def test_the_bytes_of_the_wire(name: str, pieces: str) -> None:
+    lines = (GOLDEN / f"{name}.wire.jsonl").read_text("utf-8").splitlines()
+    reads = [base64.b64decode(json.loads(line)["b64"]) for line in lines]
+    if pieces == "bytes":
+        reads = [bytes([byte]) for byte in b"".join(reads)]
+
+    async def handle(request: Request, answer: Answer) -> None:
+        if request.method != "POST":
+            await answer.send(200, {"id": "s", "status": {"state": "Running"}})
+            return
+        for read in reads:
+            await answer.raw(read)
+
+    async with serve(handle) as server, attached(server.url) as (provider, sandbox):
+        if name in FAILING:
+            with pytest.raises(FAILING[name][0]):
+                await execution.run(provider, sandbox, "x")
+        else:
+            assert (await execution.run(provider, sandbox, "x")).stdout == EXPECTED[name]["stdout"]
 
 
 async def test_a_long_traceback_keeps_all_its_lines() -> None:

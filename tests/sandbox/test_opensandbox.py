@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +30,8 @@ from ipy_sandbox.sandbox.opensandbox import OpenSandboxProvider
 from ipy_sandbox.sandbox.provider import Provider
 
 pytestmark = pytest.mark.anyio
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "opensandbox_lifecycle"
 
 
 @pytest.fixture
@@ -589,3 +592,86 @@ async def test_files_that_cannot_be_had(server: OpenSandboxServer) -> None:
             with pytest.raises(FileTransferError) as caught:
                 await operation
             assert "\n" not in str(caught.value)
+
+
+# Recorded answers of a real server
+
+
+def recorded(name: str) -> Response:
+    for line in (GOLDEN / "exchanges.jsonl").read_text("utf-8").splitlines():
+        exchange = json.loads(line)
+        if exchange["name"] == name:
+            if "json" in exchange:
+                return JSONResponse(exchange["json"], exchange["status"])
+            return Response(exchange["text"], exchange["status"])
+    raise LookupError(name)
+
+
+async def test_a_recorded_life(server: OpenSandboxServer) -> None:
+    sandbox_id = "414bfa9a-082c-4118-afa3-bad15c0a6725"
+    server.answer("POST", "/sandboxes", recorded("create_ok"))
+    server.answer("GET", "/endpoints/44772", recorded("endpoint_execd"), recorded("endpoint_execd_proxy"))
+    server.answer("GET", f"/sandboxes/{sandbox_id}", recorded("get_right_after_create"), recorded("get_paused"))
+    server.answer("DELETE", f"/sandboxes/{sandbox_id}", recorded("delete_ok"), recorded("delete_unknown"))
+    provider = OpenSandboxProvider(api_base=server.api_base)
+    made = await provider._create({})
+    handle = provider._handle(made, 600)
+    assert (handle.id, handle.metadata) == (sandbox_id, {"team": "qa", "job": "t-1"})
+    await provider.locate(handle)
+    assert handle.endpoint == "http://127.0.0.1:40155"
+    await provider.locate(handle, use_server_proxy=True)
+    assert handle.endpoint == f"http://127.0.0.1:18080/v1/sandboxes/{sandbox_id}/proxy/44772"
+    info = await provider.info(handle)
+    assert (info.state, info.metadata) == ("running", {"team": "qa", "job": "t-1"})
+    assert info.expires_at == datetime(2026, 11, 29, 12, 58, 19, 475008, tzinfo=UTC)
+    with pytest.raises(ProviderError, match="is paused"):
+        await provider.check(handle)
+    assert await provider.delete(handle) is True
+    assert await provider.delete(handle) is False
+    await provider.aclose()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "text"),
+    [
+        ("missing_key", AuthenticationError, "credentials are missing"),
+        ("wrong_key", AuthenticationError, "credentials are invalid"),
+        ("not_a_route", SandboxCreationError, "Not Found"),
+        ("create_empty_body", SandboxCreationError, "Exactly one of image or snapshotId must be provided"),
+        ("create_no_entrypoint", SandboxCreationError, "Entrypoint is required when image is provided"),
+        ("create_timeout_too_small", SandboxCreationError, "greater than or equal to 60"),
+        ("create_timeout_too_big", SandboxCreationError, "exceeds configured maximum of 86400s"),
+        ("create_bad_memory", SandboxCreationError, "Invalid resourceLimits.memory: 'lots'"),
+        ("create_bad_metadata", SandboxCreationError, "Metadata key 'bad key!' is invalid"),
+        ("create_unknown_image", SandboxCreationError, "Failed to pull image no-such/image:1"),
+        ("create_secure_access", SandboxCreationError, "secureAccess is not supported when runtime.type='docker'"),
+        ("create_network_policy", SandboxCreationError, "only allow_internet_access=True works"),
+    ],
+)
+async def test_recorded_refusals_of_a_creation(
+    server: OpenSandboxServer, name: str, kind: type[SandboxError], text: str
+) -> None:
+    server.answer("POST", "/sandboxes", recorded(name))
+    async with opened(server) as provider:
+        with pytest.raises(kind) as caught:
+            await provider.create(SandboxOptions())
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+async def test_the_recorded_list(server: OpenSandboxServer) -> None:
+    server.answer("GET", "/v1/sandboxes", recorded("list_end"))
+    async with opened(server) as provider:
+        found = await provider.list_sandboxes()
+    assert [(sandbox.id[:8], sandbox.state, sandbox.metadata) for sandbox in found] == [
+        ("5abd4074", "failed", {}),
+        ("eba046f2", "running", {"team": "qa"}),
+    ]
+
+
+@pytest.mark.parametrize("name", ["get_unknown", "get_expired"])
+async def test_recorded_losses(server: OpenSandboxServer, name: str) -> None:
+    server.answer("GET", "/sandboxes/x", recorded(name))
+    async with opened(server) as provider:
+        with pytest.raises(SandboxLostError):
+            await provider.connect("x")
