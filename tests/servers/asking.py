@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ipy_sandbox.errors import KernelDiedError, ProviderError, SandboxLostError
+from ipy_sandbox.errors import KernelDiedError, ProviderError
 from ipy_sandbox.interpreter.catalog import CUSTOM, Route
 from ipy_sandbox.interpreter.interpreter import Interpreter, Request
 from ipy_sandbox.interpreter.upstream import Upstream
@@ -41,11 +41,15 @@ SCRIPTS: dict[str, list[Event | float | BaseException]] = {
     "x = 1": [],
     "300 KB": [Stdout("a" * 300_000 + "THE END")],
     "12 MB": [Stdout("b" * 1_000_000) for _ in range(12)],
-    "bug": [RuntimeError("a provider's own bug")],
-    "die": [KernelDiedError("The kernel of fake1 died.")],
-    "break": [ProviderError("https://inner-host.example answered 502", status=502)],
     "sleep": [Stdout("begun\n"), 3600.0, Stdout("never\n")],
 }  # fmt: skip
+
+
+FAILURES: dict[str, Callable[[], Exception]] = {
+    "bug": lambda: RuntimeError("a provider's own bug"),
+    "die": lambda: KernelDiedError("The kernel of fake1 died."),
+    "break": lambda: ProviderError("https://inner-host.example answered 502", status=502),
+}
 
 
 class Scripted(FakeProvider):
@@ -56,12 +60,18 @@ class Scripted(FakeProvider):
         self.deleted = asyncio.Event()
 
     def play(self, code: str) -> Iterable[Event | float | BaseException]:
-        if code == "lose":
-            lost, _ = self.alive.popitem()
-            return [SandboxLostError(f"Sandbox {lost} is gone: the next use makes a new one.", sandbox_id=lost)]
+        if code in FAILURES:
+            return [FAILURES[code]()]
         if code == "write":
             self.files = {sandbox: {"/mnt/data/out.csv": b"1,2"} for sandbox in self.alive}
         return SCRIPTS.get(code, [Stdout(f"{code}\n")])
+
+    async def run(self, handle: ContainerHandle, code: str) -> AsyncIterator[Event]:
+        if code == "lose":
+            self.lose(handle.id)
+        async with contextlib.aclosing(super().run(handle, code)) as events:  # type: ignore[type-var]
+            async for event in events:
+                yield event
 
     async def delete(self, handle: ContainerHandle) -> bool:
         there = await super().delete(handle)
