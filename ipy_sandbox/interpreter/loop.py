@@ -90,7 +90,7 @@ class Loop:
         emit: gets every event; what it takes long for holds the loop back.
         code_names: the names of functions that mean the code tool.
         max_calls: executions this request may have.
-        resumes: earlier executions are part of the conversation.
+        resumes: earlier executions are part of the conversation, so the model counts on their variables.
         stream: ask the endpoint to stream.
     """
 
@@ -312,7 +312,7 @@ class Loop:
         call.result = builder.result
         if self._resumes and self._workspace.is_new:
             call.notice = NEW_SANDBOX
-        self._resumes = self._resumes and not self._workspace.is_new
+        self._resumes = True
 
     async def _cite(self, text: str) -> None:
         if paths := [path for _, _, path in links(text)]:

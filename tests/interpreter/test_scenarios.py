@@ -11,6 +11,7 @@ from servers.model_server import Code, Fail, Fn, Length, Raw, Say, Scenario, Thi
 from ipy_sandbox.errors import SandboxCreationError, UpstreamError
 from ipy_sandbox.interpreter.limits import Limits
 from ipy_sandbox.interpreter.loop import BAD_ARGUMENTS, LIMIT_REACHED, NO_ANSWER
+from ipy_sandbox.interpreter.workspace import NEW_SANDBOX
 
 pytestmark = pytest.mark.anyio
 
@@ -235,7 +236,7 @@ async def test_a_failing_run_is_told_and_the_loop_goes_on(way: str, code: str, s
         assert answer.statuses == ["failed", "completed"]
         assert answer.seen()[0].startswith(said)
         assert answer.logs[0].startswith(said)
-        assert answer.seen()[1] == "again"
+        assert answer.seen()[1] == (f"{NEW_SANDBOX}\nagain" if code == "lose" else "again")
         assert [call[2] for call in kit.named("run")] == [code, "again"]
         assert "inner-host" not in json.dumps(answer.raw)
 
