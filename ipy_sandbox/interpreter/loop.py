@@ -154,7 +154,7 @@ class Loop:
             theirs = len(turn.tool_calls) > len(writing)
             if final and writing and not turn.text and not theirs:
                 self._conversation.add(turn, [w.call for w in writing])
-                return "stop", await self._insist()
+                return await self._insist()
             for call in [w.call for w in writing if w.shown]:
                 await self._execute(call)
             self._conversation.add(turn, [w.call for w in writing])
@@ -175,7 +175,7 @@ class Loop:
         known = [usage for usage in self._usages if usage]
         return sum(int(u.get("output_tokens") or u.get("completion_tokens") or 0) for u in known)
 
-    async def _insist(self) -> Turn:
+    async def _insist(self) -> tuple[FinishReason, Turn]:
         """Ask once more, the tool no longer declared; if that gives nothing either, say so in the model's place."""
         turn = await self._turn(final=True, bare=True)
         if not turn.text:
@@ -183,7 +183,7 @@ class Loop:
             await self._say(turn, NO_ANSWER)
             await self._emit(TurnEnded(turn))
         self._conversation.add(turn, [w.call for w in self._writing.values()])
-        return turn
+        return ("stop" if turn.finish_reason == "tool_calls" else turn.finish_reason), turn
 
     async def _say(self, turn: Turn, text: str) -> None:
         """Show text that came without deltas, as an item of its own."""
