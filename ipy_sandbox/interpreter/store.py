@@ -68,7 +68,7 @@ class MemoryStore:
     """
 
     max_responses: int = 2000
-    max_bytes: int = 200_000_000
+    max_bytes: int = 100_000_000
     ttl: float = 24 * 3600
     clock: Callable[[], float] = time.monotonic
     _entries: OrderedDict[tuple[str, str], _Entry] = field(default_factory=OrderedDict)
