@@ -40,6 +40,7 @@ class OwnedSandboxes:
         self._alive: dict[str, ContainerHandle] = {}
         self._spare: deque[ContainerHandle] = deque()
         self._making = 0
+        self._creating: set[asyncio.Future[ContainerHandle]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __getattr__(self, name: str) -> Any:
@@ -76,15 +77,38 @@ class OwnedSandboxes:
         return True
 
     async def _make(self, options: SandboxOptions) -> ContainerHandle:
+        # Whoever waits may be cancelled; what was begun is then made and deleted, and never forgotten half-way.
+        creating = asyncio.ensure_future(self._create(options))
+        self._creating.add(creating)
+        creating.add_done_callback(self._creating.discard)
+        try:
+            return await asyncio.shield(creating)
+        except asyncio.CancelledError:
+            creating.add_done_callback(self._delete_unwanted)
+            raise
+
+    async def _create(self, options: SandboxOptions) -> ContainerHandle:
         try:
             handle = await self._provider.create(options)
-        except SandboxError:
+        except SandboxError as error:
             self._metrics.errors.labels("create").inc()
+            if error.sandbox_id:
+                # It exists, but did not become ready; the provider's own attempt to delete it may have failed.
+                unready = ContainerHandle(id=error.sandbox_id, provider=self.name, timeout=options.timeout)
+                self._remember(unready)
+                self._spawn(self._delete_later(unready))
             raise
-        self._alive[handle.id] = handle
         self._metrics.created.inc()
-        self._metrics.sandboxes.inc()
+        self._remember(handle)
         return handle
+
+    def _remember(self, handle: ContainerHandle) -> None:
+        self._alive[handle.id] = handle
+        self._metrics.sandboxes.inc()
+
+    def _delete_unwanted(self, creating: asyncio.Future[ContainerHandle]) -> None:
+        if not creating.cancelled() and creating.exception() is None:
+            self._delete_soon(creating.result())
 
     def _refill(self) -> None:
         while len(self._spare) + self._making < self._warm:
@@ -185,10 +209,14 @@ class OwnedSandboxes:
 
     async def aclose(self, seconds: float = 4.0) -> None:
         """Delete every sandbox, within `seconds`, and close the provider."""
+        self._warm = 0
         for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._warm = 0
+        if self._creating:
+            await asyncio.wait(list(self._creating), timeout=seconds / 2)
+        for creating in list(self._creating):
+            creating.cancel()
+        await asyncio.gather(*self._tasks, *self._creating, return_exceptions=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await asyncio.gather(*map(self._delete_now, list(self._alive.values())))

@@ -127,6 +127,26 @@ async def test_a_session_runs_in_an_owned_sandbox_and_is_counted(make, provider:
     assert samples(owned, "ipy_sandbox_sandboxes_live") == 0
 
 
+async def test_a_sandbox_that_did_not_become_ready_is_deleted_for_certain(make, provider: Flaky) -> None:
+    owned = make()
+    handle = await provider.create(OPTIONS)
+    provider.create_error = SandboxCreationError("not ready", sandbox_id=handle.id)
+    with pytest.raises(SandboxCreationError):
+        await owned.create(OPTIONS)
+    await until(lambda: not provider.alive)
+
+
+async def test_who_stops_waiting_for_a_sandbox_leaves_none(make, provider: Flaky) -> None:
+    owned = make()
+    waiting = asyncio.ensure_future(owned.create(OPTIONS))
+    await until(lambda: bool(provider.calls))
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await until(lambda: ("delete", "fake1") in provider.calls)
+    assert not provider.alive
+
+
 async def test_what_could_not_be_deleted_is_tried_again(make, provider: Flaky) -> None:
     owned = make()
     handle = await owned.create(OPTIONS)
