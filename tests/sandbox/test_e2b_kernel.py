@@ -254,9 +254,9 @@ async def test_code_that_will_not_stop_costs_the_kernel_and_not_the_sandbox(
     monkeypatch.setattr(CodeInterpreter, "timing", Timing(settle=0.3, unstarted=0.5, patience=1))
     stubborn = """
 import time
-print('go', flush=True)
 while True:
     try:
+        print('go', flush=True)
         while True: time.sleep(0.01)
     except KeyboardInterrupt:
         pass
