@@ -225,6 +225,8 @@ def test_plain_vega_charts_are_shown_and_others_are_not() -> None:
     for part in (
         {"data": {"url": "/api/contents"}},
         {"transform": [{"filter": "datum.b > 1"}]},
+        {"encoding": {"x": {"field": "a", "axis": {"values": {"signal": "1"}}}}},
+        {"encoding": {"x": {"field": "a'] + alert(1) + datum['"}}},
         {"params": [{"name": "p", "expr": "1"}]},
         {"params": [{"name": "p", "bind": {"element": "#main"}}]},
         {"usermeta": {"embedOptions": {"loader": {}}}},
@@ -336,16 +338,29 @@ def test_no_mixture_of_markup_leaves_anything_that_acts(parts: list[str]) -> Non
         assert "javascript:" not in str(attributes.get("href"))
 
 
-def test_deeply_nested_html_is_no_trouble() -> None:
-    for nested in (
-        "<div>",
-        "<b>",
-        "<div title='</div>'>",
-        '<p x=a"><div></xmp>',
-        "<!-- </div> --><div>",
-        "<table><td>",
-    ):
-        assert safe_html(nested * 50_000)
+@pytest.mark.parametrize(
+    "piece",
+    ["<div>", "<b>", "<div title='</div>'>", '<p x=a"><div></xmp>', "<!-- </div> --><div>", "<table><td>", "<style>",
+     "<style ", "<script", "<iframe ", "<link ", "<a x='>' ", "<p><b></p></b>", "<a><p></a>", "<br>", "&amp", "</p>",
+     "<svg><style>", "<math>", "<select><option>", "<li>", "\x00", "<i><table>", "<h1></h2>", "<x-y></x-y>", "<nobr>"],
+)  # fmt: skip
+def test_hostile_repetition_is_no_trouble(piece: str) -> None:
+    assert isinstance(safe_bundle({"text/html": piece * (990_000 // len(piece))}).data["text/plain"], str)
+    assert isinstance(safe_bundle({"text/html": piece * 990}).data["text/plain"], str)
+
+
+def test_tag_with_very_many_attributes_is_no_trouble() -> None:
+    attributes = " ".join(f"a{i}" for i in range(100_000))
+    assert "iframe" in safe_html(f"<p {attributes}>x</p>")
+    assert "iframe" not in safe_html(f"<p title='{attributes}'>x</p>")
+
+
+@pytest.mark.parametrize(
+    "piece", ["\\(", "\\[", "$$", "$", "$a", "[", "![", "*a ", "_a", "`", "``a`", "> ", "- ", "<", "&", "|a"]
+)
+def test_hostile_markdown_is_no_trouble(piece: str) -> None:
+    assert isinstance(safe_markdown(piece * (20_000 // len(piece))), str)
+    assert safe_markdown(piece * 100_001).startswith("<pre>")
 
 
 # Text.

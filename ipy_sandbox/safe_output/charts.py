@@ -20,7 +20,7 @@ _TRACES = frozenset(
 _PLOTLY_UNSAFE_KEYS = re.compile(r"images|source|geo\d*|map\d*|mapbox\d*|.*url.*|.*token.*|.*server.*|modebar.*", re.I)
 _PLOTLY_CONFIG = {"responsive", "displayModeBar", "scrollZoom", "displaylogo"}
 _PLAIN_TAGS = re.compile(r"</?(b|i|u|s|em|strong|sub|sup|br|extra)\s*/?>", re.IGNORECASE)
-_RISKY_TEXT = re.compile(r"<\s*[a-z/!?]|javascript:|data:", re.IGNORECASE)
+_RISKY_TEXT = re.compile(r"<[a-z/!?]|javascript:|data:[a-z]+/", re.IGNORECASE)
 
 _VEGA_KEYS = frozenset(
     """$schema data datasets name values format type mark encoding config width height title subtitle description view
@@ -33,6 +33,7 @@ _VEGA_KEYS = frozenset(
     continuousWidth continuousHeight discreteWidth discreteHeight anchor offset content fit contains autosize op as
     groupby fields transform fold pivot window frame density regression method params select encodings""".split()
 )
+_VEGA_NAMES = {"field", "fields", "as", "groupby", "name", "sort"}
 _VEGA_RISKY = re.compile(r"https?:|//|javascript:|data:|[<>\\`]", re.IGNORECASE)
 
 
@@ -65,6 +66,8 @@ def _plotly_refuses(key: str, value: Any) -> bool:
 
 
 def _is_numbers(value: Any) -> bool:
+    if isinstance(value, dict):
+        return value.keys() <= {"dtype", "bdata", "shape"}
     return isinstance(value, (int, float)) or (
         isinstance(value, list) and all(isinstance(v, (int, float)) for v in value)
     )
@@ -90,22 +93,24 @@ def plain_vega(chart: Any) -> bool:
         return False
     spec = {key: value for key, value in chart.items() if key not in ("$schema", "datasets")}
     rows = chart.get("datasets", {})
-    return isinstance(rows, dict) and all(_vega_allows(key, value) for key, value in _walk(spec, skip=("values",)))
+    return isinstance(rows, dict) and all(_vega_allows(key, value) for key, value in _walk(spec, rows="values"))
 
 
 def _vega_allows(key: str, value: Any) -> bool:
     if key == "bind":
         return bool(value == "scales")
+    if key in _VEGA_NAMES and isinstance(value, str) and re.search(r"['\"\[\]()]", value):
+        return False
     return key in _VEGA_KEYS and not (isinstance(value, str) and _VEGA_RISKY.search(value))
 
 
-def _walk(node: Any, key: str = "data", skip: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """All (key, value) pairs below `node`; the items of a list have the key of the list."""
+def _walk(node: Any, key: str = "data", rows: str = "") -> Iterator[tuple[str, Any]]:
+    """All (key, value) pairs below `node`, but for the `rows` of a `data`; the items of a list have its key."""
     stack = [(key, node)]
     while stack:
         key, node = stack.pop()
         yield key, node
         if isinstance(node, dict):
-            stack += [(str(k), v) for k, v in node.items() if k not in skip]
+            stack += [(str(k), v) for k, v in node.items() if not (key == "data" and k == rows)]
         elif isinstance(node, list):
             stack += [(key, v) for v in node]

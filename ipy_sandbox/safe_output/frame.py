@@ -93,14 +93,14 @@ def frame(html: str, *, hosts: Sequence[str] = (), height: int | None = None) ->
 def closed_hosts(html: str, hosts: Sequence[str]) -> list[str]:
     """The origins whose scripts and style sheets `html` asks for, but may not load."""
     asked = re.findall(
-        r"<(?:script|link)\b[^>]*?\s(?:src|href)=[\"']?(https?://[\w.:-]+)(?![^>]*mathjax)", html, re.IGNORECASE
+        r"<(?:script|link)\b[^<>]*?\s(?:src|href)=[\"']?(https?://[\w.:-]+)(?![^>]*mathjax)", html, re.IGNORECASE
     )
     return [host for host in dict.fromkeys(asked) if host not in hosts]
 
 
 def _without_frames(html: str) -> str:
     """A page that is all in one `srcdoc` (folium), taken out; other frames are no frames any more."""
-    inner = re.search(r"<iframe\b[^>]*?\ssrcdoc=\"([^\"]*)\"", html, re.IGNORECASE)
+    inner = re.search(r"<iframe\b[^<>]*?\ssrcdoc=\"([^\"]*)\"", html, re.IGNORECASE)
     if inner and not re.search(r"<script\b", html, re.IGNORECASE):
         html = unescape(inner[1])
     return re.sub(r"<(/?)iframe", r"<\1x-iframe", html, flags=re.IGNORECASE)
@@ -142,7 +142,7 @@ def guess_height(html: str) -> int:
     said = [int(n) for n in re.findall(r"height[\"']?\s*[:=]\s*[\"']?(\d{2,4})(?:px|[\"',;}\s])", _ends(html))]
     if said:
         return min(max(said) + 20, 1200)
-    markup = re.sub(r"<(script|style)\b.*?</\1\s*>", "", html[:200_000], flags=re.DOTALL | re.IGNORECASE)
+    markup = re.sub(r"<(script|style)\b.*?</\1\s*>", "", html[:20_000], flags=re.DOTALL | re.IGNORECASE)
     blocks = len(
         re.findall(r"<(?:p|div|h\d|li|tr|br|button|summary|section|pre|input|select)\b", markup, re.IGNORECASE)
     )

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from html import unescape
 
+from .cost import too_costly
 from .css import safe_style, table_sheet
 from .frame import frame
 from .latex import disarm_latex
-from .nesting import depth
 from .text import encodable
 
 _TAGS = set(
@@ -30,12 +30,12 @@ _ATTRIBUTES = {
 _CLASS = re.compile(r"dataframe|data|blank|index_name|(row|col)_heading|(level|row|col)\d+|language-\w+")
 _ID = re.compile(r"T_\w+")
 _IMAGE = re.compile(r"data:image/(png|jpeg|gif|webp|svg\+xml)[;,]", re.IGNORECASE)
-_STYLE_TAG = re.compile(r"<style\b[^>]*>(.*?)</style\s*>", re.DOTALL | re.IGNORECASE)
+_STYLE_START = re.compile(r"<style(?=[\s>])[^<>]*>", re.IGNORECASE)
+_STYLE_END = re.compile(r"</style\s*>", re.IGNORECASE)
 _NEEDS_FRAME = re.compile(
     r"<(script|style|svg|iframe|canvas|object|embed|video|audio|link|button|input|select|textarea)\b", re.IGNORECASE
 )
-_INLINE_LIMIT = 2_000_000
-_DEPTH_LIMIT = 4_000
+_INLINE_LIMIT = 1_000_000
 
 
 def safe_html(html: str, *, hosts: Sequence[str] = ()) -> str:
@@ -45,13 +45,24 @@ def safe_html(html: str, *, hosts: Sequence[str] = ()) -> str:
         hosts: origins (`https://cdn.example.org`) that the frame may load from; the reader's own choice.
     """
     html = encodable(html)
-    sheets = [table_sheet(css) for css in _STYLE_TAG.findall(html)]
-    plain = html if None in sheets else _STYLE_TAG.sub("", html)
-    if _NEEDS_FRAME.search(plain) or len(html) > _INLINE_LIMIT or depth(plain) > _DEPTH_LIMIT:
+    without, styles = _take_styles(html)
+    sheets = [table_sheet(style) for style in styles]
+    plain = html if None in sheets else without
+    if _NEEDS_FRAME.search(plain) or len(html) > _INLINE_LIMIT or too_costly(plain):
         return frame(html, hosts=hosts)
     sheet = "\n".join(s for s in sheets if s)
     style = f"<style>\n{sheet}\n</style>\n" if sheet else ""
     return style + clean_html(plain)
+
+
+def _take_styles(html: str) -> tuple[str, list[str]]:
+    """The HTML without its style elements, and their contents."""
+    rest, styles, at = [], [], 0
+    while (start := _STYLE_START.search(html, at)) and (end := _STYLE_END.search(html, start.end())):
+        rest.append(html[at : start.start()])
+        styles.append(html[start.end() : end.start()])
+        at = end.end()
+    return "".join([*rest, html[at:]]), styles
 
 
 def text_of(html: str) -> str:

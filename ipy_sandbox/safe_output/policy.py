@@ -120,7 +120,7 @@ class OutputPolicy:
             raise _Refused
         match mime:
             case "text/markdown":
-                return {"text/html": safe_markdown(value)}
+                return {"text/html": safe_markdown(_cut(value))}
             case "text/latex":
                 return {mime: safe_latex(value)}
             case "image/svg+xml":
