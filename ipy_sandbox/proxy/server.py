@@ -87,6 +87,8 @@ def refuse_if_unsafe(config: Config, options: ServerOptions) -> None:
             f"Without keys the proxy listens on this machine only, not on {options.host}: "
             "configure general_settings.master_key or api_keys."
         )
+    if options.workers < 1:
+        raise ConfigurationError("--workers must be at least 1.")
     if options.workers > 1 and config.general_settings.redis_url is None:
         raise ConfigurationError(
             "Sessions and limits live in one process: --workers above 1 needs general_settings.redis_url to share them."
@@ -97,8 +99,9 @@ def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        raise ConfigurationError(f"Cannot listen on {host}:{port}: {error.strerror}.") from None
+    except (OSError, OverflowError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "a port is a number from 0 to 65535"
+        raise ConfigurationError(f"Cannot listen on {host}:{port}: {reason}.") from None
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -37,6 +37,18 @@ def test_a_wrong_configuration_is_one_line_and_status_2(tmp_path: Path) -> None:
     assert "api_keys: should be a valid list" in done.stderr
 
 
+@pytest.mark.parametrize("port", ["70000", "taken"])
+def test_an_address_that_cannot_be_had_is_one_line_and_status_2(tmp_path: Path, port: str) -> None:
+    write(tmp_path, config_for("http://127.0.0.1:9"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1]) if port == "taken" else port
+        command = [sys.executable, "-m", "ipy_sandbox.cli", "proxy", "--config", str(tmp_path / "config.yaml")]
+        done = subprocess.run([*command, "--port", port], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"ipy-sandbox: Cannot listen on 127.0.0.1:{port}: ")
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("way", ["signal", "request"])
 def test_reload_takes_keys_and_models_of_the_new_file(tmp_path: Path, way: str) -> None:
     model = FakeModel()
