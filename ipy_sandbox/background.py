@@ -99,9 +99,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-_WAKERS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[socket.socket, socket.socket]] = (
-    weakref.WeakKeyDictionary()
-)
+_WOKEN: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
 
 def wake_on_signals() -> None:
@@ -113,17 +111,28 @@ def wake_on_signals() -> None:
     if "ipykernel" not in sys.modules or threading.current_thread() is not threading.main_thread():
         return
     loop = asyncio.get_running_loop()
-    if loop in _WAKERS:
+    if loop in _WOKEN:
         return
     if (other := signal.set_wakeup_fd(-1)) != -1:
         signal.set_wakeup_fd(other)
         return
-    reader, writer = _WAKERS[loop] = socket.socketpair()
+    reader, writer = socket.socketpair()
+    _WOKEN.add(loop)
+    weakref.finalize(loop, _stop_waking, reader, writer)
     reader.setblocking(False)
     writer.setblocking(False)
     with contextlib.suppress(NotImplementedError):  # the proactor loop of Windows
         loop.add_reader(reader, reader.recv, 4096)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+
+
+def _stop_waking(reader: socket.socket, writer: socket.socket) -> None:
+    # The number of a closed file may soon be another file's, which would get the bytes.
+    with contextlib.suppress(ValueError):  # another thread
+        if (present := signal.set_wakeup_fd(-1)) not in (-1, writer.fileno()):
+            signal.set_wakeup_fd(present)
+    reader.close()
+    writer.close()
 
 
 BACKGROUND = LoopThread()
