@@ -103,6 +103,7 @@ class ResponsesView:
         self._slots: dict[int, AnyItem] = {}
         self._codes: dict[str, CodeItem] = {}
         self._items: list[AnyItem] = []
+        self._ids: set[str] = set()
         self._outputs: dict[str, list[Json]] = {}
         self._files = FilesCited("", {})
         self.response = skeleton(body, new_id("resp"), model)
@@ -164,6 +165,10 @@ class ResponsesView:
         # A chat endpoint does not say when its text or reasoning is over: the next item does.
         events = self._close_parts() if self._chat else []
         item.index = len(self._items)
+        if item.data["id"] in self._ids:
+            # Some endpoints number their items anew in each turn; within one response ids are unique.
+            item.data["id"] = new_id(item.data["id"].partition("_")[0][:8] or "item")
+        self._ids.add(item.data["id"])
         self._items.append(item)
         self._slots[slot] = item
         return [*events, *item.added()]

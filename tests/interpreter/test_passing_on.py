@@ -183,3 +183,29 @@ async def test_files_that_cannot_be_listed_are_not_cited(monkeypatch: pytest.Mon
         monkeypatch.setattr(kit.provider, "list_files", fail)
         answer = await kit.ask("responses", "go", metadata={"session_id": "s"})
         assert answer.raw["output"][-1]["content"][0]["annotations"] == []
+
+
+async def test_endpoints_that_number_their_items_anew_in_each_turn_do_not_confuse_clients() -> None:
+    def turn(*items: Json) -> list[Json]:
+        done = [{"type": "response.output_item.done", "output_index": i, "item": item} for i, item in enumerate(items)]
+        return [*done, completed(*items)]
+
+    def say(text: str) -> Json:
+        part = {"type": "output_text", "text": text, "annotations": []}
+        return {"id": "msg_0", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+
+    arguments = json.dumps({"code": "a"})
+    call = {
+        "id": "fc_0",
+        "type": "function_call",
+        "call_id": "c0",
+        "name": "litellm_code_execution",
+        "arguments": arguments,
+    }
+    thought = {"id": "rs_0", "type": "reasoning", "summary": []}
+    turns = [turn(thought, say("one"), call), turn(thought, say("two"), call), turn(say("three"))]
+    async with playing(*turns) as (interpreter, route, _):
+        answer = read_events([event async for event in interpreter.stream(ask("responses", route)) if event])
+    ids = [item["id"] for item in answer.raw["output"]]
+    assert len(set(ids)) == len(ids) == 7
+    assert answer.text == "three"
