@@ -64,6 +64,7 @@ async def aresponses(
     api_key: str | None = None,
     extra_headers: Mapping[str, str] | None = None,
     interpreter: Interpreter | Session | str | None = None,
+    images: bool | None = None,
     **params: Any,
 ) -> Any:
     """Ask a model over OpenAI's Responses API, bridged where its server has only chat completions.
@@ -81,6 +82,7 @@ async def aresponses(
         base_url, api_key, extra_headers: where the model is, instead of the provider's own address and variable.
         interpreter: where code runs: a registered sandbox tool or provider by name, a Session, or an Interpreter;
             None: what `ipy_sandbox.callbacks` says, and with none of those the model's server runs it, if it can.
+        images: whether the model sees the pictures that code draws; None: what is known of its provider.
         params: everything else the API knows.
 
     Raises:
@@ -89,7 +91,7 @@ async def aresponses(
         UpstreamError: the model endpoint failed.
     """
     body = _body(model, stream, input=input, tools=tools, metadata=metadata, **params)
-    return await _ask("responses", body, resolve_route(model, base_url, api_key, extra_headers), interpreter)
+    return await _ask("responses", body, resolve_route(model, base_url, api_key, extra_headers), interpreter, images)
 
 
 async def acompletion(
@@ -103,6 +105,7 @@ async def acompletion(
     api_key: str | None = None,
     extra_headers: Mapping[str, str] | None = None,
     interpreter: Interpreter | Session | str | None = None,
+    images: bool | None = None,
     **params: Any,
 ) -> Any:
     """Ask a model over chat completions; the arguments are those of `aresponses`.
@@ -111,7 +114,7 @@ async def acompletion(
     `messages` holds all that was added to the conversation.
     """
     body = _body(model, stream, messages=messages, tools=tools, metadata=metadata, **params)
-    return await _ask("chat", body, resolve_route(model, base_url, api_key, extra_headers), interpreter)
+    return await _ask("chat", body, resolve_route(model, base_url, api_key, extra_headers), interpreter, images)
 
 
 def resolve_route(
@@ -126,13 +129,15 @@ def _body(model: str, stream: bool, **fields: Any) -> Json:
     return {"model": model, **given, **({"stream": True} if stream else {})}
 
 
-async def _ask(surface: Surface, body: Json, route: Route, chosen: Interpreter | Session | str | None) -> Any:
+async def _ask(
+    surface: Surface, body: Json, route: Route, chosen: Interpreter | Session | str | None, images: bool | None
+) -> Any:
     limits: Limits | None = None
     if chosen is None and (logger := _logger_for(route)) is not None:
         chosen, limits = logger.sandbox_tool_name or get_sandbox_tool().name, logger.limits
     if chosen is None and not await _is_ours(surface, body, route):
         return await _pass(surface, body, route)
-    request = Request(surface, body, route, limits=limits)
+    request = Request(surface, body, route, limits=limits, images=images)
     if isinstance(chosen, Session):
         request.session, chosen = chosen, None
     interpreter = chosen if isinstance(chosen, Interpreter) else await _interpreter(chosen)

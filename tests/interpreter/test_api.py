@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from servers.asking import TOOL
+from servers.asking import PNG, TOOL
 from servers.http_server import HTTPServer, in_thread
 from servers.model_server import Code, Cut, Fail, Say, Scenario
 from servers.model_server import ModelServer as Model
@@ -18,6 +18,7 @@ import ipy_sandbox
 from ipy_sandbox import CodeInterpreterInterceptionLogger, Session, acompletion, aresponses
 from ipy_sandbox.errors import ConfigurationError, InvalidRequestError, UpstreamError
 from ipy_sandbox.interpreter.limits import Limits
+from ipy_sandbox.models import Display
 from ipy_sandbox.sandbox.fake import FakeProvider
 
 SCENARIOS = {
@@ -157,6 +158,16 @@ async def test_leaving_a_stream_early_deletes_its_sandbox(where: dict[str, str])
                 break
         await stream.aclose()
         assert not session.busy
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("images", [True, False, None])
+async def test_who_knows_that_the_model_sees_says_so(where: dict[str, str], model: Model, images: bool | None) -> None:
+    provider = FakeProvider(script=lambda code: [Display({"image/png": PNG})])
+    async with Session(provider) as session:
+        answer = await acompletion("scripted", user("hello"), TOOLS, interpreter=session, images=images, **where)
+    assert answer.choices[0].message.executed_tools[0].outputs[0].type == "image"
+    assert (PNG in json.dumps(model.bodies[-1])) is (images is True), "of an unknown server nothing is assumed"
 
 
 @pytest.mark.anyio
