@@ -3,9 +3,11 @@
 This file runs by itself inside the sandbox, see supervisor.py; it must not import this package.
 """
 
-# mypy: disable-error-code="no-untyped-call"
+# mypy: disable-error-code="no-untyped-call,untyped-decorator,override,arg-type"
 import asyncio
 import contextlib
+import functools
+import inspect
 import resource
 import signal
 import sys
@@ -74,7 +76,7 @@ class SandboxKernel(IPythonKernel):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._cell: asyncio.Future[Any] | None = None
+        self._cell: asyncio.Task[Any] | None = None
         self._deaf_until = 0.0
         self.memory: _Memory
         self.cancelled = False
@@ -87,8 +89,18 @@ class SandboxKernel(IPythonKernel):
     def post_handler_hook(self) -> None:
         """Leave our handler where it is."""
 
+    @functools.wraps(IPythonKernel.do_execute)
+    async def do_execute(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await super().do_execute(*args, **kwargs)
+        except asyncio.CancelledError:
+            # An interrupt in the last moment of a cell with `await`: let out, it would end the kernel's own loop.
+            count = None if self.shell is None else self.shell.execution_count - 1
+            error = {"ename": "KeyboardInterrupt", "evalue": "", "traceback": []}
+            return {"status": "error", **error, "execution_count": count, "user_expressions": {}, "payload": []}
+
     @contextlib.contextmanager
-    def _cancel_on_sigint(self, future: "asyncio.Future[Any]") -> Iterator[None]:
+    def _cancel_on_sigint(self, future: "asyncio.Task[Any]") -> Iterator[None]:
         self._cell, self.cancelled = future, False
         try:
             yield
@@ -104,7 +116,7 @@ class SandboxKernel(IPythonKernel):
         if where == "cell":
             self._deaf_until = time.monotonic() + 1.5
             raise KeyboardInterrupt
-        if self._cell is not None:
+        if self._cell is not None and inspect.getcoroutinestate(self._cell.get_coro()) != inspect.CORO_CREATED:
             self.cancelled = True
             self._cell.cancel()
             self._cell.get_loop().call_soon_threadsafe(lambda: None)

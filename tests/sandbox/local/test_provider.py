@@ -159,7 +159,6 @@ async def test_interrupts_stop_every_kind_of_code_and_keep_the_state(
         "import subprocess; subprocess.run(['sleep', '100'])",
         "import threading; threading.Event().wait()",
         "while True: print('x' * 1000)",
-        "import re; re.match('(a+)+$', 'a' * 45 + 'b')",
     ]
     await _events(provider, handle, "state = 41")
     for code in codes:
@@ -173,6 +172,16 @@ async def test_interrupts_stop_every_kind_of_code_and_keep_the_state(
         assert "ipy-sandbox" not in errors[0].traceback, code
         assert isinstance(seen[-1], End)
     assert Display({"text/plain": "42"}, is_result=True) in await _events(provider, handle, "state + 1")
+
+
+async def test_an_interrupt_reaches_code_that_holds_the_interpreter(
+    provider: LocalProvider, handle: ContainerHandle
+) -> None:
+    # It cannot even say that it has begun.
+    run = asyncio.create_task(_events(provider, handle, "import re; re.match('(a+)+$', 'a' * 45 + 'b')"))
+    await asyncio.sleep(0.5)
+    await provider.interrupt(handle)
+    assert [e.name for e in await run if isinstance(e, ExecutionError)] == ["KeyboardInterrupt"]
 
 
 async def _events(provider: LocalProvider, handle: ContainerHandle, code: str) -> list[object]:
