@@ -100,6 +100,8 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 _WOKEN: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+_LEFT: list[tuple[socket.socket, socket.socket]] = []
+"""Of loops that are gone; only the main thread can put them away."""
 
 
 def wake_on_signals() -> None:
@@ -110,6 +112,8 @@ def wake_on_signals() -> None:
     """
     if "ipykernel" not in sys.modules or threading.current_thread() is not threading.main_thread():
         return
+    while _LEFT:
+        _stop_waking(*_LEFT.pop())
     loop = asyncio.get_running_loop()
     if loop in _WOKEN:
         return
@@ -127,10 +131,12 @@ def wake_on_signals() -> None:
 
 
 def _stop_waking(reader: socket.socket, writer: socket.socket) -> None:
+    if threading.current_thread() is not threading.main_thread():
+        _LEFT.append((reader, writer))
+        return
     # The number of a closed file may soon be another file's, which would get the bytes.
-    with contextlib.suppress(ValueError):  # another thread
-        if (present := signal.set_wakeup_fd(-1)) not in (-1, writer.fileno()):
-            signal.set_wakeup_fd(present)
+    if (present := signal.set_wakeup_fd(-1)) not in (-1, writer.fileno()):
+        signal.set_wakeup_fd(present)
     reader.close()
     writer.close()
 
