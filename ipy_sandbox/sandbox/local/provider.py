@@ -29,6 +29,8 @@ class LocalProvider:
     A sandbox lives `SandboxOptions.timeout` seconds (300) from its last use and never longer than this process. By
     default the code has no network and sees nothing of the host but Python and its packages. All instances share the
     sandboxes of the process, and may be used from any event loop.
+
+    Where this process is root, the code runs as a user of its own: what `ro_binds` names must be readable by all.
     """
 
     name = "local"
