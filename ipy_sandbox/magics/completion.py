@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import glob
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 from IPython.core.error import UsageError
@@ -16,10 +15,14 @@ from .arguments import MagicParser, split
 from .sandbox import sandbox_parser
 
 if TYPE_CHECKING:
+    from ..sandbox.session import Session
     from .sandbox import SandboxMagics
 
 BUDGET = 0.3
 """Seconds that a completion may take: typing waits for it."""
+
+LATEST = 5.0
+"""Seconds after which the kernel is to give up."""
 
 NAMING_COMMANDS = ("use", "info", "restart", "interrupt", "stop")
 
@@ -105,15 +108,11 @@ class Completion:
         return self._magics.sessions.names()
 
     def _remote(self, context: CompletionContext) -> SimpleMatcherResult:
-        line = context.line_with_cursor
-        answer = self._ask(self._session_name(context), line, context.cursor_position)
-        fragment = answer.get("text")
-        if not isinstance(fragment, str) or not line[: context.cursor_position].endswith(fragment):
-            fragment = context.token
-        matches = answer.get("matches")
-        names = [name for name in matches if isinstance(name, str)] if isinstance(matches, list) else []
+        line, cursor = context.line_with_cursor, context.cursor_position
+        names = self._ask(self._session_name(context), line, cursor)
+        fragment = _beginning(line[:cursor], names)
         # IPython asks others, who know local names only, where there is no match at all: so the text matches itself.
-        return _result([name for name in names if name.isprintable()] or [fragment], fragment, "remote")
+        return _result(names or [context.token], fragment if names else context.token, "remote")
 
     def _session_name(self, context: CompletionContext) -> str:
         head = context.full_text.lstrip().partition("\n")[0]
@@ -123,24 +122,39 @@ class Completion:
                     return str(name)
         return self._magics.sessions.current
 
-    def _ask(self, name: str, line: str, cursor: int) -> dict[str, Any]:
+    def _ask(self, name: str, line: str, cursor: int) -> list[str]:
         """What the kernel of a session answers; nothing if it is busy, slow or not there."""
         from ..background import BACKGROUND
-        from ..sandbox.helper import ask
 
         sessions = self._magics.sessions
         if not self._magics.complete_remote or name not in sessions:
-            return {}
+            return []
         session = sessions[name].session
         if session.handle is None or session.busy:
-            return {}
-        future = BACKGROUND.submit(ask(session, do="complete", text="", line=line, cursor=cursor))
-        # Whatever fails, completion is only a convenience.
-        with contextlib.suppress(Exception, concurrent.futures.CancelledError):
-            answer = future.result(BUDGET)
-            return answer if isinstance(answer, dict) else {}
-        future.cancel()
-        return {}
+            return []
+        future = BACKGROUND.submit(_names(session, line, cursor))
+        # Whatever fails, completion is only a convenience. A late answer is not cancelled: that would interrupt the
+        # kernel, after which some providers have to pause, and so be late for ever.
+        with contextlib.suppress(Exception):
+            return [name for name in future.result(BUDGET) if name.isprintable()]
+        return []
+
+
+async def _names(session: Session, line: str, cursor: int) -> list[str]:
+    """The kernel's answer: by a message of its own where the provider has one, else by code that leaves no trace."""
+    from ..sandbox.helper import ask
+
+    if (complete := getattr(session.provider, "complete", None)) is not None:
+        answer = await complete(session.handle, line, cursor)
+    else:
+        answer = await ask(session, do="complete", timeout=LATEST, line=line, cursor=cursor)
+    return [name for name in answer if isinstance(name, str)] if isinstance(answer, list) else []
+
+
+def _beginning(before: str, names: list[str]) -> str:
+    """How much of the text before the cursor begins a name: kernels answer `os.path`, `.path` or `path`."""
+    starts = (before[at:] for at in range(max(0, len(before) - 200), len(before)))
+    return next((start for start in starts if any(name.startswith(start) for name in names)), "")
 
 
 def _result(names: Iterable[str], fragment: str, kind: str = "option") -> SimpleMatcherResult:

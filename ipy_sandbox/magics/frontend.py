@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING, Any
 
+from ..safe_output import safe_text
+
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -22,7 +24,8 @@ def is_watched(shell: InteractiveShell) -> bool:
 
 
 def line_bundle(text: str) -> dict[str, Any]:
-    """One dim line of ours as a MIME bundle; `text` may hold anything."""
+    """One dim line of ours as a MIME bundle; `text` may quote a sandbox."""
+    text = safe_text(text)
     style = "color: var(--jp-ui-font-color2, gray); font-size: 90%"
     return {"text/plain": text, "text/html": f'<span style="{style}">{html.escape(text)}</span>' if text else ""}
 

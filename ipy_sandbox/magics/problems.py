@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 from ..errors import RemoteError, SandboxError, remote_error
+from ..safe_output import safe_text
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,7 +45,9 @@ def plain(error: BaseException) -> BaseException:
     if any(isinstance(cause, BaseExceptionGroup) for cause in _causes(error)):
         error.__context__ = error.__cause__ = None
     if isinstance(error, SandboxError) and not hasattr(error, "_render_traceback_"):
-        line = f"\x1b[31m{type(error).__name__}\x1b[39m: {error}"
+        # It may quote a sandbox or a server.
+        text = " ".join(safe_text(str(error)).split())
+        line = f"\x1b[31m{type(error).__name__}\x1b[39m: {text}"
         error.__dict__["_render_traceback_"] = functools.partial(list, [line])
     return error
 

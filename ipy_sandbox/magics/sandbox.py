@@ -47,7 +47,7 @@ def sandbox_parser(prog: str = "%%sandbox") -> MagicParser:
         "--result",
         type=variable_name,
         metavar="NAME",
-        help="keep the CodeExecutionResult in a variable, of a failed cell too; its save_images() writes pictures to files",
+        help="keep the CodeExecutionResult in a variable, of a failed cell too; .save_images() writes its pictures",
     )
     add("-i", "--input", type=variable_names, metavar="A,B", help="variables to set in the sandbox before")
     add("-o", "--output", type=variable_names, metavar="A,B", help="variables to get from the sandbox afterwards")

@@ -69,6 +69,7 @@ def _add_transfer(commands: argparse._SubParsersAction[MagicParser]) -> None:
         "paths", nargs="+", metavar="LOCAL... [REMOTE]", help="as with cp: the last of several is where to"
     )
     get = commands.add_parser("get", help="copy files of the sandbox here")
+    get.add_argument("-f", "--force", action="store_true", help="let files that a pattern names replace local ones")
     get.add_argument(
         "paths", nargs="+", metavar="REMOTE... [LOCAL]", help="as with cp: the last of several is where to"
     )
@@ -194,7 +195,7 @@ class SessionCommands:
 
     def _get(self, args: argparse.Namespace) -> None:
         *sources, target = args.paths if len(args.paths) > 1 else [*args.paths, None]
-        self._say_moved(self._magics.transfer.get(self._used(args.name), sources, target))
+        self._say_moved(self._magics.transfer.get(self._used(args.name), sources, target, force=args.force))
 
     def _say_moved(self, paths: list[str]) -> None:
         shown = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from ..errors import SandboxError
 from ..models import SandboxInfo
+from ..safe_output import safe_text
 from .sessions import NotebookSession, Sessions
 
 INFO_TIMEOUT = 3.0
@@ -18,11 +19,11 @@ HEADER = ("", "session", "provider", "sandbox", "state", "age", "time left", "me
 
 
 class Table:
-    """Rows of text under a header, for notebooks and terminals."""
+    """Rows of text under a header, for notebooks and terminals; the text may come from a sandbox."""
 
     def __init__(self, header: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
         self.header = header
-        self.rows = rows
+        self.rows = [[safe_text(cell) for cell in row] for row in rows]
         self._empty = empty
 
     def __repr__(self) -> str:

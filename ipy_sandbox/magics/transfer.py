@@ -77,23 +77,29 @@ class Transfer:
 
         return self._each(list(files), send, "sending")
 
-    def get(self, target: NotebookSession, patterns: Sequence[str], local: str | None) -> list[str]:
+    def get(
+        self, target: NotebookSession, patterns: Sequence[str], local: str | None, *, force: bool = False
+    ) -> list[str]:
         """Copy files of the sandbox here and return their local paths.
 
         Arguments:
             patterns: paths in the sandbox, `*` and `?` match in the last part.
             local: a directory if it is one, ends with / or several files are copied, else the file; None: here.
+            force: let files that a pattern found replace local ones: it is the sandbox that chose their names.
         """
         self._runner.start(target)
         names = self._watch(_remote_files(target.session, patterns), "listing files")
         into = local is None or local.endswith("/") or len(names) > 1 or Path(local).is_dir()
+        # The name is the sandbox's word: only its last part counts, and never as a way out of the directory.
+        paths = {name: Path(local or ".") / _safe_name(name) if into else Path(str(local)) for name in names}
+        replaced = [str(path) for name, path in paths.items() if name not in patterns and path.exists()]
+        if replaced and not force:
+            raise FileTransferError(f"{', '.join(replaced)} would be replaced: get it by its name, or use --force.")
 
         async def receive(name: str) -> str:
-            # The name is the sandbox's word: only its last part counts, and never as a way out of the directory.
-            path = Path(local or ".") / _safe_name(name) if into else Path(str(local))
             data = await target.session.adownload(name)
-            await asyncio.to_thread(_write, path, data)
-            return str(path)
+            await asyncio.to_thread(_write, paths[name], data)
+            return str(paths[name])
 
         return self._each(names, receive, "getting")
 
@@ -155,7 +161,8 @@ def _matches(entry: FileInfo, pattern: str) -> bool:
 
 
 def _safe_name(path: str) -> str:
-    name = posixpath.basename(path.rstrip("/")).replace("\\", "_").replace("\0", "_")
+    name = posixpath.basename(path.rstrip("/"))
+    name = "".join(c if c.isprintable() and c != "\\" else "_" for c in name)
     if name in ("", ".", ".."):
         raise FileTransferError(f"{path!r} does not name a file.")
     return name

@@ -17,7 +17,7 @@ from ..safe_output import safe_text
 from .session import Session
 
 
-async def ask(session: Session, **request: Any) -> Any:
+async def ask(session: Session, *, timeout: float | None = None, **request: Any) -> Any:
     """Let the kernel of `session` do what `request` says, see `kernel_helper.py`; return its answer.
 
     Raises:
@@ -25,7 +25,7 @@ async def ask(session: Session, **request: Any) -> Any:
         ProviderError: there was no answer; the kernel is not IPython, perhaps.
     """
     mark = f"ipy-sandbox-{secrets.token_hex(8)}:"
-    result = await session.arun(_code(request, mark))
+    result = await session.arun(_code(request, mark), timeout)
     _, _, line = result.stdout.partition(mark)
     try:
         answer = json.loads(line.partition("\n")[0])

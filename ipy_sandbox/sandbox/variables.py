@@ -53,7 +53,7 @@ async def apull(session: Session, names: Sequence[str], *, limit: int = DEFAULT_
         VariableTransferError: there is no such variable, or its value cannot cross, or is not what it claims to be.
     """
     path = f"/tmp/ipy-sandbox-{secrets.token_hex(8)}"
-    request = {"names": list(names), "limit": limit, "inline": INLINE, "path": path}
+    request: dict[str, Any] = {"names": list(names), "limit": limit, "inline": INLINE, "path": path}
     try:
         answer = await ask(session, do="pull", codec=text_of("variable_codec.py"), **request)
         data = {name: await _receive(session, answer[name], path, limit) for name in names}

@@ -166,6 +166,28 @@ class TestFiles:
         assert all(path.parent == into for path in everything)
         assert not Path("/etc/evil").exists()
 
+    def test_names_that_the_sandbox_chose_replace_nothing(
+        self, shell: Shell, provider: ScriptedProvider, tmp_path: Path
+    ) -> None:
+        (tmp_path / "mine.txt").write_text("mine")
+        shell.run("%sandbox 1")
+        provider.files["fake1"] = {"mine.txt": b"theirs", "\x1b]0;x\x07.txt": b""}
+        assert isinstance(shell.run(f"%sandbox_session get '*.txt' {tmp_path}/").error_in_exec, FileTransferError)
+        assert [path.name for path in tmp_path.glob("*.txt")] == ["mine.txt"]
+        lines(shell, f"%sandbox_session get -f '*.txt' {tmp_path}/")
+        assert (tmp_path / "mine.txt").read_text() == "theirs"
+        assert all(path.name.isprintable() for path in tmp_path.glob("*.txt"))
+
+    def test_words_of_the_sandbox_bring_no_escapes(self, shell: Shell, provider: ScriptedProvider) -> None:
+        shell.run("%sandbox 1")
+        provider.files["fake1"] = {"\x1b]0;x\x07name\x1b[2J": b""}
+        assert repr(shell.run("%sandbox_session ls").result).splitlines()[1].startswith("name ")
+        evil = SandboxLostError("gone \x1b]0;x\x07 \x1b[2Jand\nlost")
+        provider.script = lambda code: [evil]
+        with capture_output() as captured:
+            assert shell.run("%sandbox 1").error_in_exec is evil
+        assert captured.stdout.endswith("gone and lost\n")
+
     def test_what_is_not_there_is_said(self, shell: Shell, tmp_path: Path) -> None:
         for line in ("put /nowhere/x", "get nope", "get 'no*'"):
             assert isinstance(shell.run(f"%sandbox_session {line}").error_in_exec, FileTransferError)

@@ -19,7 +19,7 @@ import matplotlib.figure
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -54,6 +54,7 @@ trees = st.recursive(
 )
 
 
+@settings(deadline=None, max_examples=60)
 @given(trees)
 def test_plain_values_come_back_the_same(value: Any) -> None:
     back = decode(encode(value))
@@ -283,6 +284,7 @@ def test_a_hostile_payload_is_refused(data: bytes) -> None:
     assert not Bomb.fired
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused(noise: bytes) -> None:
     good = encode({"a": np.arange(3), "b": [FRAME.head(1)]})
