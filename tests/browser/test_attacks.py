@@ -53,10 +53,12 @@ def hacked(page: Page) -> list[Any]:
 
 def settle(page: Page) -> None:
     """Wait until the last of the outputs, a frame, has run its script, and give the others the time to act."""
-    deadline = time.monotonic() + 30
-    while not any(frame.title() == "last frame" for frame in page.frames if frame.url == "about:srcdoc"):
-        assert time.monotonic() < deadline, "the last frame never ran"
-        page.wait_for_timeout(50)
+    page.locator(".jp-Cell").last.locator("iframe.ipy-sandbox-frame").wait_for(timeout=60_000)
+    outer = page.locator("iframe.ipy-sandbox-frame").last.element_handle().content_frame()
+    assert outer is not None
+    inner = outer.wait_for_selector("iframe").content_frame()
+    assert inner is not None
+    inner.wait_for_function("document.title === 'last frame'", timeout=60_000)
     # That nothing happens is no event.
     page.wait_for_timeout(500)
 
