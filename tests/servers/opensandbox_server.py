@@ -349,7 +349,8 @@ class OpenSandboxServer:
             cwd=str(box.directory), env={**env, **(box.body.get("env") or {})}, stderr=subprocess.DEVNULL
         )
         client = manager.client()
-        client.start_channels()
+        # The heartbeat has a thread with a loop of its own, which it leaves open when its kernel is killed.
+        client.start_channels(hb=False)
         await client.wait_for_ready(timeout=60)
         context = Context(uuid.uuid4().hex, manager, client)
         box.contexts[context.id] = context
