@@ -76,9 +76,7 @@ except KeyboardInterrupt:
         assert shared.ok("(await session.arun('1+1')).text").value == "'2'"
         shared.ok("await session.aclose()")
 
-    def test_code_that_awaits_is_stopped_too(self, shared: Kernel, request: pytest.FixtureRequest) -> None:
-        if "opensandbox" in request.node.name:
-            pytest.skip("ipykernel's own flaw: the interrupt waits until the loop of the kernel wakes")
+    def test_code_that_awaits_is_stopped_too(self, shared: Kernel) -> None:
         cell = shared.send("%%sandbox\nimport asyncio\nprint('begun', flush=True)\nawait asyncio.sleep(60)")
         shared.wait_for_text(cell, "begun")
         shared.interrupt()
