@@ -123,7 +123,6 @@ class Loop:
         self._calls: list[CodeCall] = []
         self._usages: list[dict[str, Any] | None] = []
         self._writing: dict[int, _Writing] = {}
-        self._said = False
         self._report = report
 
     async def run(self) -> None:
@@ -180,20 +179,15 @@ class Loop:
         turn = await self._turn(final=True, bare=True)
         if not turn.text:
             turn.text = NO_ANSWER
-            await self._say(turn, NO_ANSWER)
+            slots = [call.slot for call in turn.tool_calls] + list(range(len(turn.output)))
+            await self._emit(TurnDelta(TextDelta(1 + max(slots, default=-1), NO_ANSWER)))
             await self._emit(TurnEnded(turn))
         self._conversation.add(turn, [w.call for w in self._writing.values()])
         return ("stop" if turn.finish_reason == "tool_calls" else turn.finish_reason), turn
 
-    async def _say(self, turn: Turn, text: str) -> None:
-        """Show text that came without deltas, as an item of its own."""
-        slots = [call.slot for call in turn.tool_calls] + list(range(len(turn.output)))
-        await self._emit(TurnDelta(TextDelta(1 + max(slots, default=-1), text)))
-
     async def _turn(self, final: bool, bare: bool = False) -> Turn:
         self._turns += 1
         self._writing = {}
-        self._said = False
         async with contextlib.AsyncExitStack() as stack:
             stream = await self._open(stack, final, bare)
             self._report.headers = stream.headers
@@ -206,8 +200,6 @@ class Loop:
         for tool_call in turn.tool_calls:
             if tool_call.name in self._names:
                 await self._complete(tool_call, final)
-        if turn.text and not self._said:
-            await self._say(turn, turn.text)
         if turn.api == "chat":
             await self._cite(turn.text)
         await self._emit(TurnEnded(turn))
@@ -237,7 +229,6 @@ class Loop:
         else:
             if isinstance(delta, ItemDone):
                 await self._cite(_item_text(delta.item))
-            self._said = self._said or isinstance(delta, TextDelta)
             await self._emit(TurnDelta(delta))
 
     async def _start(self, slot: int, call_id: str, name: str, final: bool) -> None:
