@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from html import escape
 
+from browserlab import Listener
 from playwright.sync_api import Browser, Page
 
 from ipy_sandbox.safe_output.frame import frame
@@ -86,4 +87,14 @@ def test_compressed_page_is_locked_too(browser: Browser) -> None:
     page = browser.new_page()
     filler = "<!--" + "x" * 200_000 + "-->"
     assert titles(page, "".join(frame(html + filler) for html in pages()), 2) == HARMLESS
+    page.close()
+
+
+def test_host_is_asked_only_if_the_reader_opened_it(browser: Browser, listener: Listener) -> None:
+    listener.requests.clear()
+    html = f"<script src='{listener.address}/NAME.js' onerror='document.title=1' onload='document.title=2'></script>"
+    page = browser.new_page()
+    opened = frame(html.replace("NAME", "opened"), hosts=[listener.address])
+    assert titles(page, opened + frame(html.replace("NAME", "closed")), 2) == ["2", "1"]
+    assert listener.requests == ["/opened.js"]
     page.close()
