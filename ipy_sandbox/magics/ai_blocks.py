@@ -13,7 +13,10 @@ from .memory import without_colours
 from .output import Publisher
 
 INTERVAL = 0.1
-"""Seconds between two states of a growing block."""
+"""Seconds between two states of a growing block; longer where making one takes long."""
+
+SHARE = 5
+"""So many times as long as making a state takes, the next one waits."""
 
 _BOX = "border-left: 3px solid var(--jp-border-color2, #bbb); padding: 2px 0 2px 10px; margin: 4px 0"
 _PRE = (
@@ -64,7 +67,7 @@ class Block:
         self._id = f"ipy-sandbox-{uuid.uuid4()}"
         self._published = False
         self._dirty = False
-        self._shown_at = 0.0
+        self._due_at = 0.0
 
     def bundle(self) -> dict[str, Any]:
         """Its present state as a MIME bundle."""
@@ -78,15 +81,18 @@ class Block:
         """Show its state if due; return the seconds until it is, None if nothing is to be shown."""
         if not (self._live and self._dirty):
             return None
-        if (left := self._shown_at + INTERVAL - time.monotonic()) > 0:
+        if (left := self._due_at - time.monotonic()) > 0:
             return left
         self.show()
         return None
 
     def show(self) -> None:
         """Show its state now."""
+        begun = time.monotonic()
         self._publisher.publish(Display(self.bundle(), {}, display_id=self._id, update=self._published))
-        self._published, self._dirty, self._shown_at = True, False, time.monotonic()
+        self._published, self._dirty = True, False
+        now = time.monotonic()
+        self._due_at = now + max(INTERVAL, SHARE * (now - begun))
 
 
 class TextBlock(Block):

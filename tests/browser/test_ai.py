@@ -24,7 +24,7 @@ for bundle in json.loads({bundles!r}).values():
 def page(lab: Lab, listener: Listener) -> Iterator[Page]:
     """A notebook in which a model answered with every attack, in its text, its code and what the code showed."""
     listener.requests.clear()
-    attacks = hostile.attacks(listener.address)
+    attacks = {n: b for n, b in hostile.attacks(listener.address).items() if len(json.dumps(b)) < 5000}
     markup = [text for bundle in attacks.values() for text in bundle.values() if isinstance(text, str)]
     plan = {"code": [CODE.format(bundles=json.dumps(attacks))], "text": "\n\n".join(["The **answer**", *markup])}
     with served(FakeModel().app) as address:
