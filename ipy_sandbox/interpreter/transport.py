@@ -21,7 +21,7 @@ from urllib.request import getproxies
 
 import httpx
 
-from ..transport import KEEPALIVE, fast_transport, ssl_context
+from ..transport import KEEPALIVE, client_over, fast_transport
 
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
@@ -33,9 +33,7 @@ def make_client(*, connect_timeout: float, idle_timeout: float) -> httpx.AsyncCl
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEPALIVE)
     # What runs on this machine is never behind the proxy that the environment names.
     direct = {f"all://{host}": httpx.AsyncHTTPTransport(limits=limits) for host in _LOOPBACK} if getproxies() else {}
-    client = httpx.AsyncClient(
-        timeout=timeout, transport=fast_transport(), mounts=direct, limits=limits, verify=ssl_context()
-    )
+    client = client_over(fast_transport(), timeout=timeout, mounts=direct, limits=limits)
     # One server's cookie must not travel with another user's request.
     client.cookies.jar.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=[]))
     return client

@@ -29,7 +29,7 @@ from ..errors import (
     RateLimitError,
     SandboxError,
 )
-from ..transport import fast_transport, parsed_url, ssl_context
+from ..transport import client_over, fast_transport, parsed_url, ssl_context
 from .frames import STREAM_CAP, Frames, MiB, one_line
 
 BODY_CAP = 64 * MiB
@@ -190,13 +190,8 @@ class HTTPClient:
         headers = {"User-Agent": f"ipy-sandbox/{__version__}", "Accept": "application/json"}
         reason = ""
         try:
-            return httpx.AsyncClient(
-                verify=ssl_context(),
-                headers=headers,
-                timeout=_TIMEOUT,
-                limits=httpx.Limits(max_keepalive_connections=None if reuse else 0),
-                transport=fast_transport(reuse=reuse),
-            )
+            limits = httpx.Limits(max_keepalive_connections=None if reuse else 0)
+            return client_over(fast_transport(reuse=reuse), headers=headers, timeout=_TIMEOUT, limits=limits)
         except (ImportError, ValueError, httpx.InvalidURL) as error:
             reason = one_line(error)
         raise ConfigurationError(f"The proxy settings of the environment cannot be used: {reason}.")
