@@ -1,6 +1,6 @@
 """The HTTP client for model endpoints: which transport, which limits.
 
-httpx's own pool spends its time on bookkeeping when many calls are open; `httpx-aiohttp` has the same interface
+httpx's own pool spends its time on bookkeeping when many calls are open; over aiohttp it has the same interface
 without that. Measured on two cores against a model server on loopback (median of 4 rounds; milliseconds of CPU for a
 request are the client's):
 
@@ -11,7 +11,8 @@ request are the client's):
     | 32 at a time, whole    | 766/s, 1.24      | 794/s, 1.25      | 2902/s, 0.32     | 8285/s, 0.11     |
     | 32 at a time, streamed | 557/s, 1.77      | 564/s, 1.74      | 1954/s, 0.46     | 2110/s, 0.41     |
 
-So the `proxy` extra brings httpx-aiohttp; without it everything works on plain httpx.
+So the `proxy` extra brings aiohttp, with a transport of our own that halves that again (`ipy_sandbox/transport.py`);
+without it everything works on plain httpx.
 """
 
 from __future__ import annotations

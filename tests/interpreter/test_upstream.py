@@ -29,7 +29,7 @@ ASK = {"messages": [{"role": "user", "content": "hi"}]}
 KEY = "sk-very-secret"
 
 
-@pytest.fixture(params=["httpx-aiohttp", "httpx"], autouse=True)
+@pytest.fixture(params=["aiohttp", "httpx"], autouse=True)
 def which_transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything holds on the fast transport and without it."""
     if request.param == "httpx":

@@ -36,7 +36,7 @@ async def http(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if request.param == "httpx":
         monkeypatch.setattr(http_module, "fast_transport", lambda **options: None)
     else:
-        pytest.importorskip("httpx_aiohttp")
+        pytest.importorskip("aiohttp")
     client = HTTPClient("e2b")
     yield client
     await client.aclose()
