@@ -8,7 +8,7 @@ from html import escape
 from browserlab import Listener
 from playwright.sync_api import Browser, Page
 
-from ipy_sandbox.safe_output.frame import frame
+from ipy_sandbox.safe_output.frame import _policy, frame
 
 REPORT = "<script>document.title = 'nested ' + typeof RTCPeerConnection</script>"
 QUOTED = REPORT.replace("</", r"<\/")
@@ -95,6 +95,18 @@ def test_host_is_asked_only_if_the_reader_opened_it(browser: Browser, listener: 
     html = f"<script src='{listener.address}/NAME.js' onerror='document.title=1' onload='document.title=2'></script>"
     page = browser.new_page()
     opened = frame(html.replace("NAME", "opened"), hosts=[listener.address])
-    assert titles(page, opened + frame(html.replace("NAME", "closed")), 2) == ["2", "1"]
+    titles(page, opened + frame(html.replace("NAME", "closed")), 2)
     assert listener.requests == ["/opened.js"]
+    page.close()
+
+
+def test_frame_cannot_navigate_to_carry_data_away(browser: Browser, listener: Listener) -> None:
+    leaving = f"<script>document.title = 'ran'; location = '{listener.address}/?secret'</script>"
+    page = browser.new_page()
+    listener.requests.clear()
+    titles(page, f'<iframe sandbox="allow-scripts" srcdoc="{escape(_policy(()) + leaving)}"></iframe>', 1)
+    assert listener.requests == ["/?secret"]  # a policy alone does not keep it
+    listener.requests.clear()
+    titles(page, frame(leaving) + frame("<script>document.title = 'other'</script>"), 1)
+    assert listener.requests == []
     page.close()

@@ -95,8 +95,8 @@ def test_formulas_and_markdown_are_typeset(gallery: Page) -> None:
 
 def test_text_keeps_colours_and_progress_its_last_state(gallery: Page) -> None:
     expect(outputs(gallery, "colours").locator(".ansi-green-fg")).to_have_text("green")
-    assert "3/3" in outputs(gallery, "tqdm").inner_text()
-    assert "ZeroDivisionError: division by zero" in outputs(gallery, "error").first.inner_text()
+    expect(outputs(gallery, "tqdm").filter(has_text="3/3")).to_be_visible()
+    expect(outputs(gallery, "error").filter(has_text="ZeroDivisionError: division by zero")).to_be_visible()
 
 
 def test_frames_fit_and_can_be_dragged_larger(gallery: Page) -> None:
