@@ -137,7 +137,10 @@ class CellRunner:
         self._sessions = sessions
 
     def start(self, target: NotebookSession) -> None:
-        """Make the sandbox of `target` if there is none, and say so in one line."""
+        """Make the sandbox of `target` if there is none, and say so in one line.
+
+        A new session that cannot start is taken off the list: the same line works as soon as the cause is gone.
+        """
         session = target.session
         if session.handle is not None:
             return
@@ -145,6 +148,10 @@ class CellRunner:
         lost = session.lost
         try:
             wait(session.astart(), status.idle)
+        except BaseException:
+            if session.handle is None and lost is None and not session.busy:
+                self._sessions.forget(target.name)
+            raise
         finally:
             status.hide()
         self._sessions.remember(target)

@@ -136,12 +136,7 @@ class SessionCommands:
             ro_binds=args.ro_bind,
             unsafe=args.unsafe or None,
         )
-        try:
-            self._magics.runner.start(made)
-        except BaseException:
-            # A session that could not start is not there: the same line works as soon as the cause is gone.
-            self._sessions.forget(made.name)
-            raise
+        self._magics.runner.start(made)
         self._sessions.current = made.name
 
     def _free_name(self) -> str:

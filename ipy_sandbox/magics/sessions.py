@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -119,7 +118,10 @@ class Sessions:
         return made
 
     def open(self, provider: str | None = None) -> Provider:
-        """The provider of that name, one instance for all sessions; None is the default one."""
+        """The provider of that name, one instance for all sessions; None is the default one.
+
+        It is closed with its last session: who mended an address or a key is heard by the next one.
+        """
         name = provider or self._settings.provider or default_provider_name()
         if name not in self._providers:
             self._providers[name] = open_provider(name)
@@ -146,10 +148,12 @@ class Sessions:
         """A session on a sandbox that exists already."""
         try:
             handle = await self.open(provider).connect(sandbox_id, timeout=self._settings.lifetime)
+            attached = self.make(name, provider, handle=handle)
         except SandboxLostError:
             self._state.forget(sandbox_id)
             raise
-        attached = self.make(name, provider, handle=handle)
+        finally:
+            await self._close_unused()
         self.remember(attached)
         return attached
 
@@ -170,6 +174,7 @@ class Sessions:
     def forget(self, name: str) -> None:
         """Take a session that has no sandbox off the list."""
         del self._by_name[name]
+        wait(self._close_unused())
 
     async def stop(self, name: str) -> bool:
         """End a session and delete its sandbox; False if the sandbox was gone already."""
@@ -179,9 +184,16 @@ class Sessions:
             self.current = DEFAULT
         if (handle := stopped.session.handle) is not None:
             self._state.forget(handle.id)
-        with contextlib.suppress(SandboxLostError):
+        try:
             return await stopped.session.aclose()
-        return False
+        except SandboxLostError:
+            return False
+        finally:
+            await self._close_unused()
+
+    async def _close_unused(self) -> None:
+        for name in self._providers.keys() - {made.provider for made in self}:
+            await self._providers.pop(name).aclose()
 
     def close(self) -> None:
         """Delete all sandboxes that are not kept and close the providers; errors are left to the lifetimes."""

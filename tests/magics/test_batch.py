@@ -119,6 +119,6 @@ def test_a_background_cell_shows_its_last_state_in_its_own_cell() -> None:
         "job.result().stdout",
     )
     (line,) = done.cells[1].outputs
-    assert re.match(r"Job job: done \d\.\d s · default\n0\n1\n2\n", line.data["text/plain"])
+    assert re.match(r"Job job: done [\d.]+ s · default\n0\n1\n2\n", line.data["text/plain"])
     assert [output.text for output in done.cells[2].outputs] == ["meanwhile\n"]
     assert done.cells[3].outputs[0].data["text/plain"] == r"'0\n1\n2\n'"

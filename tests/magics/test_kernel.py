@@ -202,7 +202,7 @@ class TestBackground:
             for content in cell.contents("update_display_data")
             if content["transient"] == mine["transient"]
         ]
-        assert re.match(r"Job job: done \d\.\d s · default\n0\n1\n2\n", updates[-1]["data"]["text/plain"])
+        assert re.match(r"Job job: done [\d.]+ s · default\n0\n1\n2\n", updates[-1]["data"]["text/plain"])
         assert mine["data"]["text/plain"].startswith("Job job: running")
 
     def test_a_job_fails_stops_and_can_be_awaited(self, shared: Kernel) -> None:

@@ -124,6 +124,13 @@ class TestCommands:
             assert isinstance(shell.run(f"%sandbox_session {line}").error_in_exec, kind)
         assert len((captured.stdout + captured.stderr).strip().splitlines()) == 1
 
+    def test_a_mended_address_counts_at_once(self, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+        for line in ("%sandbox -p opensandbox 1", "%sandbox_session start -p opensandbox o"):
+            for port in ("9", "19"):
+                monkeypatch.setenv("OPEN_SANDBOX_API_BASE", f"http://127.0.0.1:{port}")
+                assert f"127.0.0.1:{port}:" in str(shell.run(line).error_in_exec)
+        assert table(shell) == []
+
     def test_a_name_that_is_taken_is_said(self, shell: Shell) -> None:
         shell.run("%sandbox_session start a")
         assert isinstance(shell.run("%sandbox_session start a").error_in_exec, ConfigurationError)
