@@ -123,7 +123,7 @@ class LiteLLMSettings(_Tolerant):
     """`request_timeout` is the longest a request may take, in seconds."""
 
     callbacks: list[Any] | None = None
-    code_interpreter_interception_params: InterceptionParams = Field(default_factory=InterceptionParams)
+    code_interpreter_interception_params: InterceptionParams | None = None
     request_timeout: float = Field(default=1200, gt=0)
 
     @field_validator("callbacks", mode="before")
@@ -171,11 +171,12 @@ class ApiKey(_Strict):
 
 
 class Config(_Tolerant):
-    """The whole file."""
+    """The whole file; `code_interpreter_interception_params` may be at its top too, not only in the settings."""
 
     model_list: list[ModelEntry] = Field(default_factory=list)
     sandbox_tools: list[SandboxToolEntry] = Field(default_factory=list)
     litellm_settings: LiteLLMSettings = Field(default_factory=LiteLLMSettings)
+    code_interpreter_interception_params: InterceptionParams | None = None
     general_settings: GeneralSettings = Field(default_factory=GeneralSettings)
     api_keys: list[ApiKey] = Field(default_factory=list)
     environment_variables: dict[str, str] = Field(default_factory=dict, repr=False)
@@ -190,8 +191,9 @@ class Config(_Tolerant):
 
     @property
     def interception(self) -> InterceptionParams:
-        """`litellm_settings.code_interpreter_interception_params`."""
-        return self.litellm_settings.code_interpreter_interception_params
+        """How the code interpreter is served."""
+        given = self.litellm_settings.code_interpreter_interception_params or self.code_interpreter_interception_params
+        return given or InterceptionParams()
 
     @property
     def intercepts(self) -> bool:

@@ -121,7 +121,11 @@ def _look_alikes(config: Config) -> Iterator[str]:
 
 
 def _contradictions(config: Config) -> Iterator[str]:
-    params = "litellm_settings.code_interpreter_interception_params"
+    params, settings = "code_interpreter_interception_params", config.litellm_settings
+    if settings.code_interpreter_interception_params is not None:
+        if config.code_interpreter_interception_params is not None:
+            yield f"{params}: is also in litellm_settings, give it once"
+        params = f"litellm_settings.{params}"
     wanted, tools = config.interception.sandbox_tool_name, [t.sandbox_tool_name for t in config.sandbox_tools]
     if wanted is not None and wanted not in tools:
         yield f"{params}.sandbox_tool_name: there is no sandbox tool {wanted!r} among {tools}"

@@ -69,6 +69,26 @@ def test_a_file_written_for_litellm_works_unchanged(read) -> None:
     assert config.master_digest == hashlib.sha256(b"sk-1234").hexdigest()
 
 
+def test_the_parameters_of_interception_may_be_at_the_top(read) -> None:
+    moved = LITELLM.replace("  code_interpreter_interception_params:", "code_interpreter_interception_params:")
+    assert moved != LITELLM
+    config, warnings = read(
+        moved.replace("    enabled", "  enabled").replace("    sandbox_tool_name: my-o", "  sandbox_tool_name: my-o")
+    )
+    assert (config.sandbox_tool.tool.provider, config.interception.enabled_providers) == ("opensandbox", ["openai"])
+    assert warnings == []
+
+
+def test_the_file_in_the_documentation_is_right(read) -> None:
+    page = Path(__file__).parents[2] / "docs" / "proxy.md"
+    text = page.read_text().partition("```yaml\n")[2].partition("```")[0].replace("https://...", "https://host")
+    config, warnings = read(text, MASTER_KEY="a", ALICE_KEY="b")
+    assert warnings == []
+    settings = [config.litellm_settings, config.general_settings, config.interception]
+    for section in settings:
+        assert section.model_fields_set == set(type(section).model_fields)
+
+
 def test_secrets_show_themselves_nowhere(read) -> None:
     config, _ = read(LITELLM + "api_keys:\n  - {name: alice, key: sk-alice}\n")
     for text in (repr(config), str(config), str(config.model_dump())):
@@ -154,6 +174,10 @@ def test_interception_can_be_off(read, settings: str) -> None:
         (
             "litellm_settings: {code_interpreter_interception_params: {sandbox_tool_name: x}}",
             "litellm_settings.code_interpreter_interception_params.sandbox_tool_name: there is no sandbox tool 'x'",
+        ),
+        (
+            "code_interpreter_interception_params: {}\nlitellm_settings: {code_interpreter_interception_params: {}}",
+            "code_interpreter_interception_params: is also in litellm_settings",
         ),
         ("api_keys:\n  - {name: a}", "api_keys[0]: give either key or sha256"),
         ("api_keys:\n  - {name: a, key: k, sha256: zz}", "api_keys[0].sha256: "),
