@@ -19,6 +19,9 @@ from .metrics import Metrics
 from .sandboxes import OwnedSandboxes
 from .shared import Shared
 
+CLOSE_SECONDS = 2.0
+"""What each of the steps may take in which a backend closes: together with the server's own less than ten."""
+
 
 class Backend:
     """One sandbox tool at work; configurations that say the same about it share it, sessions included.
@@ -72,9 +75,11 @@ class Backend:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Delete every sandbox."""
-        await self.interpreter.aclose()
-        await self.sandboxes.aclose()
+        """Delete every sandbox, in little time even if the provider does not answer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self.interpreter.aclose()
+        await self.sandboxes.aclose(CLOSE_SECONDS)
 
 
 def _limits(config: Config) -> Limits:

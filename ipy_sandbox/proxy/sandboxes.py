@@ -207,7 +207,7 @@ class OwnedSandboxes:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def aclose(self, seconds: float = 4.0) -> None:
+    async def aclose(self, seconds: float = 2.0) -> None:
         """Delete every sandbox, within `seconds`, and close the provider."""
         self._warm = 0
         for task in list(self._tasks):

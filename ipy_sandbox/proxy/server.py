@@ -26,7 +26,7 @@ from .service import Load, Proxy
 
 logger = logging.getLogger("ipy_sandbox.proxy")
 
-DRAIN_SECONDS = 4
+DRAIN_SECONDS = 3
 """How long running requests may go on after SIGTERM; the sandboxes are deleted after that."""
 KEEP_ALIVE_SECONDS = 75
 

@@ -17,6 +17,7 @@ import httpx
 import pytest
 import yaml
 from servers.fake_model import FakeModel, served
+from servers.faulty_sandboxes import FaultySandboxes
 from servers.proxy_server import ProxyServer, ask, ask_chat, config_for, running_proxy
 
 ALICE = {"authorization": "Bearer sk-alice"}
@@ -128,7 +129,23 @@ def test_the_end_deletes_sandboxes_and_takes_less_than_ten_seconds(tmp_path: Pat
         assert proxy.stop(number) == 0
         assert time.monotonic() - began < 10
         assert proxy.log[-2].endswith("info stopped")
-        assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+        eventually(lambda: not [pid for pid in children if Path(f"/proc/{pid}").exists()])
+
+
+def test_the_end_does_not_wait_for_a_provider_that_is_silent(tmp_path: Path) -> None:
+    sandboxes = FaultySandboxes(seed=0, chance=0)
+    with served(FakeModel().app) as url, served(sandboxes.app) as sandbox_url:
+        sandboxes.url = sandbox_url
+        config = config_for(url, provider="opensandbox")
+        config["sandbox_tools"][0]["litellm_params"] |= {"api_base": sandbox_url, "api_key": "k"}
+        with running_proxy(config, tmp_path) as proxy:
+            body = ask({"code": ["1"]}, metadata={"session_id": "s"})
+            assert httpx.post(f"{proxy.url}/v1/responses", json=body, headers=ALICE, timeout=30).status_code == 200
+            sandboxes.silent = True
+            began = time.monotonic()
+            assert proxy.stop() == 0
+            assert time.monotonic() - began < 10
+            proxy.wait_for("sandboxes left to their own lifetime: ")
 
 
 def descendants(pid: int) -> list[int]:

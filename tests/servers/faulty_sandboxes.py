@@ -22,12 +22,14 @@ class FaultySandboxes:
         url: its own address, to be set.
         alive: the ids of the sandboxes that exist.
         faults: how many there were.
+        silent: whether deletions get no answer.
     """
 
     def __init__(self, seed: int, chance: float = 0.05) -> None:
         self.url = ""
         self.alive: set[str] = set()
         self.faults = 0
+        self.silent = False
         self._random = random.Random(seed)
         self._chance = chance
         self.app = Starlette(
@@ -75,6 +77,8 @@ class FaultySandboxes:
         return JSONResponse({"expiresAt": "2099-01-01T00:00:00Z"}) if found else self._refusal(404)
 
     async def delete(self, request: Request) -> Response:
+        if self.silent:
+            await asyncio.sleep(3600)
         if self._fails():
             return self._refusal(500)
         found = request.path_params["id"] in self.alive
