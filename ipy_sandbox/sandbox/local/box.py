@@ -17,7 +17,7 @@ from typing import Any
 
 from ...errors import SandboxCreationError, SandboxLostError
 from . import internet, leftovers
-from .bubblewrap import CODE, Box, Isolation, command, environment
+from .bubblewrap import CODE, Box, Isolation, command, environment, python
 from .pidfd import PidFd, readable
 from .probe import CLEAN, explain
 from .usage import processes
@@ -172,7 +172,7 @@ async def start_isolated(isolation: Isolation, box: Box) -> BoxProcess:
         opened.callback(os.close, info_out)
         on_failure.callback(ours.close)
         on_failure.callback(os.close, info)
-        payload = [sys.executable, "-I", "-B", f"{CODE}/supervisor.py", str(theirs.fileno())]
+        payload = [python(), "-I", "-B", f"{CODE}/supervisor.py", str(theirs.fileno())]
         start = command(isolation, box, payload, ["--info-fd", str(info_out)])
         opened.callback(start.close)
         process = _start(start.argv, [*start.fds, theirs.fileno(), info_out], CLEAN | leftovers.mark(), ours)

@@ -97,6 +97,11 @@ def command(isolation: Isolation, box: Box, payload: list[str], extra: list[str]
     return Command([*_prelude(staged), bwrap, "--args", str(args), "--", *payload], fds)
 
 
+def python() -> str:
+    """This Python, by a path that is there in a sandbox too: `sys.executable` keeps the `..` that it was started by."""
+    return os.path.abspath(sys.executable)
+
+
 def python_binds() -> list[str]:
     """The directories that this Python and its installed packages live in, outside /usr."""
     roots = (sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix)
@@ -211,7 +216,7 @@ def _masks(prefix: str, data: object) -> list[str]:
 def environment(home: str) -> dict[str, str]:
     """The environment of the code, before `env_vars`."""
     return {
-        "PATH": f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin",
+        "PATH": f"{os.path.dirname(python())}:/usr/local/bin:/usr/bin:/bin",
         "HOME": home,
         "USER": "user",
         "LANG": "C.UTF-8",

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 from ...errors import IsolationUnavailableError
-from .bubblewrap import Box, Isolation, candidates, command
+from .bubblewrap import Box, Isolation, candidates, command, python
 
 CLEAN = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
 """The environment of bubblewrap itself, which the sandbox can read in /proc/1/environ."""
@@ -106,7 +106,7 @@ def _variants(bwrap: str) -> list[Isolation]:
 
 
 def _try(isolation: Isolation) -> str | None:
-    start = command(isolation, Box(), [sys.executable, "-I", "-S", "-c", ""], [])
+    start = command(isolation, Box(), [python(), "-I", "-S", "-c", ""], [])
     try:
         run = subprocess.run(
             start.argv, pass_fds=start.fds, env=CLEAN, cwd="/", stdin=subprocess.DEVNULL, capture_output=True,

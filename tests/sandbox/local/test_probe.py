@@ -101,6 +101,12 @@ def test_the_wheels_bubblewrap_isolates_too(monkeypatch: pytest.MonkeyPatch) -> 
     assert probe().bwrap == str(bin_path)
 
 
+def test_python_may_be_started_by_a_path_with_dots(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    here = os.path.relpath(sys.executable, tmp_path)
+    monkeypatch.setattr(sys, "executable", f"{tmp_path}/{here}")
+    assert probe()
+
+
 def test_a_prefix_that_holds_the_home_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
