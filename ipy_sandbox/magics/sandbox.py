@@ -34,6 +34,7 @@ examples:
 """
 
 
+@functools.cache
 def sandbox_parser(prog: str = "%%sandbox") -> MagicParser:
     """The options of `%%sandbox` and `%sandbox`."""
     parser = MagicParser(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 PROG = "%sandbox_session"
 
 
+@functools.cache
 def session_parser() -> MagicParser:
     """All commands of `%sandbox_session` with their options."""
     parser = MagicParser(PROG, description="Without a command: a table of the sessions, * marks the current one.")
