@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -60,8 +59,3 @@ def bob(client_of: Client) -> httpx.Client:
 @pytest.fixture(autouse=True)
 def forget_requests(model: FakeModel) -> None:
     model.requests.clear()
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path
