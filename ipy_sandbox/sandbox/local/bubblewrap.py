@@ -21,7 +21,8 @@ _HOST_UID = 0x70000000
 """The sandbox's real user when the host is root: one that owns nothing. Each process takes one of its own from here."""
 _ETC = ("ld.so.cache", "alternatives", "ssl/certs", "pki/tls/certs", "pki/ca-trust/extracted", "ca-certificates",
         "localtime", "fonts", "mime.types")  # fmt: skip
-_SECRETS = ("pip.conf", ".condarc", "condarc", "etc/jupyter", "etc/ipython")
+_SECRETS = ("pip.conf", ".condarc", "condarc", "etc/jupyter", "etc/ipython", "share/jupyter/kernels", "etc/conda",
+            "conda-meta/state", "bin/activate", "bin/postactivate", ".env")  # fmt: skip
 _STAGES = ("/mnt", "/media", "/srv", "/opt", "/run")
 DNS = "198.18.0.53"
 """Where code with internet finds a name server; pasta forwards it to the host's."""
@@ -201,7 +202,7 @@ def _system() -> list[str]:
 
 
 def _masks(prefix: str, data: object) -> list[str]:
-    """Hide the settings below `prefix` that may hold passwords."""
+    """Hide the settings below `prefix` that may hold passwords, and variables of the user's environment."""
     assert callable(data)
     arguments: list[str] = []
     for name in _SECRETS:

@@ -12,7 +12,7 @@ import zmq
 
 from ...models import ClearOutput, Display, End, Event, ExecutionCount, ExecutionError, Stderr, Stdout
 from .limits import Limits, MiB
-from .messages import event_of
+from .messages import event_of, parsed_size
 
 if TYPE_CHECKING:
     from jupyter_client.asynchronous.client import AsyncKernelClient
@@ -120,16 +120,28 @@ class Run:
                     self.text_is_full = True
                     self._cut.add(f"Text beyond the first {_size(self._limits.output_bytes)} was left out")
                 return replace(event, text=kept) if kept else None
-            case ExecutionError(name, value, traceback):
+            case ExecutionError(name, value, traceback) if not self._raised:
                 self._raised = True
                 return ExecutionError(name[:1000], value[:MiB], traceback[: 2 * MiB])
-            case Display() | ClearOutput() | ExecutionCount():
-                size = _OVERHEAD + (_length(event.data) + _length(event.metadata) if isinstance(event, Display) else 0)
-                if self._rich + size > self._limits.display_bytes:
-                    self._cut.add(f"Rich output beyond {_size(self._limits.display_bytes)} was left out")
-                    return None
-                self._rich += size
+            case ExecutionError(name, value, traceback):
+                # Honest code raises once.
+                return self._fit_rich(event, len(name) + len(value) + len(traceback))
+            case Display(data, metadata):
+                return self._fit_rich(event, _length(data) + _length(metadata))
+            case ClearOutput() | ExecutionCount():
+                return self._fit_rich(event, 0)
         return event
+
+    def _fit_rich(self, event: Event, size: int) -> Event | None:
+        if self._rich + size + _OVERHEAD > self._limits.display_bytes:
+            self.leave_out()
+            return None
+        self._rich += size + _OVERHEAD
+        return event
+
+    def leave_out(self) -> None:
+        """Take note of rich output that is too much."""
+        self._cut.add(f"Rich output beyond {_size(self._limits.display_bytes)} was left out")
 
 
 def _first_bytes(text: str, room: int) -> str:
@@ -207,6 +219,10 @@ class Conversation:
             frames = await socket.recv_multipart()
             run = self._run
             if run is not None and run.text_is_full and frames[0].startswith(b"stream."):
+                continue
+            if parsed_size(frames) > 4 * (self._limits.output_bytes + self._limits.display_bytes):
+                if run is not None:
+                    run.leave_out()
                 continue
             # Whatever a sandbox sends, reading goes on.
             with contextlib.suppress(Exception):

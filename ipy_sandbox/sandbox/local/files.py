@@ -96,6 +96,13 @@ def _write_all(fd: int, data: bytes) -> None:
         left = left[os.write(fd, left) :]
 
 
+def _moment(seconds: float) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError):
+        return None  # the code there may set any time
+
+
 def _list(fd: int, directory: str) -> list[FileInfo]:
     found = []
     with os.scandir(fd) as listing:
@@ -107,7 +114,7 @@ def _list(fd: int, directory: str) -> list[FileInfo]:
                         path=os.path.join(directory, entry.name),
                         is_dir=stat.S_ISDIR(status.st_mode),
                         size=status.st_size,
-                        modified_at=datetime.fromtimestamp(status.st_mtime, UTC),
+                        modified_at=_moment(status.st_mtime),
                     )
                 )
     return sorted(found, key=lambda info: info.path)

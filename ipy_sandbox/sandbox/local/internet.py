@@ -27,14 +27,21 @@ _READY_SECONDS = 10
 _OPTIONS = ("--config-net", "--foreground", "--quiet", "-t", "none", "-u", "none", "-T", "none", "-U", "none",
             "--no-map-gw", "--dns-forward", DNS)  # fmt: skip
 
-# Run in the sandbox's network: routes to nowhere for 169.254.0.0/16 and fd00:ec2::254 (rtnetlink, RTM_NEWROUTE).
+# The metadata services of AWS, Google, Azure (with its wire server), Alibaba and Oracle: addresses with prefix lengths.
+_CREDENTIALS = (
+    ("169.254.0.0", 16), ("168.63.129.16", 32), ("100.100.100.200", 32), ("192.0.0.192", 32),
+    ("fd00:ec2::254", 128), ("fd20:ce::254", 128),
+)  # fmt: skip
+
+# Run in the sandbox's network: routes to nowhere for these (rtnetlink, RTM_NEWROUTE).
 _BLOCK = """
 import ctypes, os, socket, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
 for fd, kind in zip(sys.argv[1:], (0x10000000, 0x40000000)):
     if libc.setns(int(fd), kind): sys.exit("setns: " + os.strerror(ctypes.get_errno()))
 link = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
-for family, text, bits in ((socket.AF_INET, "169.254.0.0", 16), (socket.AF_INET6, "fd00:ec2::254", 128)):
+for text, bits in CREDENTIALS:
+    family = socket.AF_INET6 if ":" in text else socket.AF_INET
     address = socket.inet_pton(family, text)
     route = struct.pack("8BI", family, bits, 0, 0, 254, 4, 0, 7, 0) + struct.pack("HH", 4 + len(address), 1) + address
     link.send(struct.pack("IHHII", 16 + len(route), 24, 0x605, 1, 0) + route)
@@ -126,7 +133,7 @@ def _has_route(table: str) -> bool:
 
 
 async def _block(user: int, net: int) -> None:
-    argv = [sys.executable, "-I", "-S", "-c", _BLOCK, str(user), str(net)]
+    argv = [sys.executable, "-I", "-S", "-c", _BLOCK.replace("CREDENTIALS", repr(_CREDENTIALS)), str(user), str(net)]
     with tempfile.TemporaryFile() as output:
         process = _start(argv, (user, net), output)
         done = PidFd(os.pidfd_open(process.pid))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _CHANNELS = ("shell", "iopub", "stdin", "control")
 _START_SECONDS = 60
+_WAITING = 8
+"""Messages that wait to be read, of any size; the kernel keeps the others."""
 
 
 class SandboxKernelManager:
@@ -180,9 +182,10 @@ def _is_last(message: dict[str, Any]) -> bool:
 
 
 def _context(limits: Limits) -> Any:
-    """A ZMQ context whose sockets break off a message far larger than one run may show."""
+    """A ZMQ context whose sockets break off a message far larger than one run may show, and let few of them wait."""
     import zmq.asyncio
 
     context = zmq.asyncio.Context()
+    context.setsockopt(zmq.RCVHWM, _WAITING)
     context.setsockopt(zmq.MAXMSGSIZE, 2 * (limits.output_bytes + limits.display_bytes) + MiB)
     return context

@@ -17,6 +17,7 @@ class Limits:
         memory: all its processes and files together; passing it ends the sandbox.
         process_memory: what one process may allocate; passing it is a MemoryError in the code.
         processes: processes and threads.
+        sockets: sockets of all processes together; passing it ends the sandbox.
         open_files: file descriptors of one process.
         file_size: one file.
         home_size: the home directory, which is /mnt/data too.
@@ -30,6 +31,7 @@ class Limits:
     memory: int = 2 * GiB
     process_memory: int = 1536 * MiB
     processes: int = 256
+    sockets: int = 1024
     open_files: int = 1024
     file_size: int = 1 * GiB
     home_size: int = 1 * GiB

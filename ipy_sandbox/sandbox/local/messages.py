@@ -29,8 +29,13 @@ def event_of(msg_type: str, content: dict[str, Any]) -> Event | None:
             return ExecutionError(str(content.get("ename", "")), str(content.get("evalue", "")), traceback)
         case "execute_input":
             count = content.get("execution_count")
-            return ExecutionCount(count) if isinstance(count, int) else None
+            return ExecutionCount(count) if type(count) is int and 0 < count < 1 << 31 else None
     return None
+
+
+def parsed_size(frames: list[bytes]) -> int:
+    """About how many bytes a message takes once it is parsed: a list in JSON is two characters, and 64 bytes here."""
+    return sum(len(f) + 64 * (f.count(b"[") + f.count(b"{")) + 40 * f.count(b",") for f in frames)
 
 
 def _dict(value: Any) -> dict[str, Any]:

@@ -36,8 +36,11 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
     "pidfd_getfd": (438, 438), "process_madvise": (440, 440), "personality": (135, 92), "vmsplice": (278, 75),
     # Memory that no limit bounds.
-    "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "mbind": (237, 235),
+    "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "semget": (64, 190),
+    "msgget": (68, 186), "mbind": (237, 235),
     "migrate_pages": (256, 238), "move_pages": (279, 239),
+    # Taken from what the whole machine has.
+    "io_setup": (206, 0),
 }  # fmt: skip
 _CLONE3 = 435
 _CLONE, _SOCKET, _IOCTL = (56, 220), (41, 198), (16, 29)

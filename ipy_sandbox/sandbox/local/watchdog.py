@@ -8,7 +8,7 @@ import time
 from ...background import BACKGROUND
 from .limits import Limits, MiB
 from .sandbox import LocalSandbox
-from .usage import usage
+from .usage import sockets, usage
 
 BUSY_SECONDS, IDLE_SECONDS = 0.1, 0.25
 """Between two looks, while code runs in some sandbox and while none does."""
@@ -40,10 +40,18 @@ class Watchdog:
                 self.watched.discard(sandbox)
             watched = list(self.watched)
             for sandbox in watched:
-                if reason := verdict(sandbox):
+                if reason := _verdict_or_doubt(sandbox):
                     # On the loop, where it cannot be closed at the same moment.
                     loop.call_soon_threadsafe(sandbox.kill, reason)
             time.sleep(BUSY_SECONDS if any(sandbox.busy for sandbox in watched) else IDLE_SECONDS)
+
+
+def _verdict_or_doubt(sandbox: LocalSandbox) -> str | None:
+    try:
+        return verdict(sandbox)
+    except Exception as error:
+        # It must not end the thread that watches the others, nor live on unwatched.
+        return f"what it uses could not be measured ({type(error).__name__})"
 
 
 def verdict(sandbox: LocalSandbox) -> str | None:
@@ -58,6 +66,12 @@ def verdict(sandbox: LocalSandbox) -> str | None:
         return f"it made {used.files} files, more than the limit files={limits.files}"
     if used.processes > limits.processes:
         return f"it ran {used.processes} processes, more than the limit processes={limits.processes}"
+    if (
+        not sandbox.unsafe
+        and sandbox.box.network != "host"
+        and (open_ := sockets(sandbox.process.init_pid)) > limits.sockets
+    ):
+        return f"it opened {open_} sockets, more than the limit sockets={limits.sockets}"
     return None
 
 

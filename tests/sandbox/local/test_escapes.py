@@ -71,6 +71,8 @@ leak(call("keyctl", 11, key, buffer, 99), buffer.value)""",
     "change a file of the user": "open(C['secret'], 'a').close(); leak()",
     "hold memory outside of all limits (memfd)": "leak(os.memfd_create('x'))",
     "hold memory outside of all limits (SysV)": "leak(call('shmget', 0, 4096, 0o1600))",
+    "hold memory outside of all limits (SysV semaphores)": "leak(call('semget', 0, 32000, 0o1600))",
+    "hold memory outside of all limits (SysV messages)": "leak(call('msgget', 0, 0o1600))",
 }
 
 # Root, or a user of some systems, can do this on the host: no control, but it must fail in a sandbox.
@@ -255,7 +257,7 @@ def test_the_users_settings_in_the_prefix_are_masked(tmp_path: Path, box: Sessio
     result = box.run("""
 import sys
 for base in {sys.prefix, sys.base_prefix, "/usr/local"}:
-    for name in ("pip.conf", ".condarc"):
+    for name in ("pip.conf", ".condarc", "bin/activate", "conda-meta/state", ".env"):
         try: print(open(os.path.join(base, name)).read(), end="")
         except FileNotFoundError: pass
     jupyter = os.path.join(base, "etc/jupyter")

@@ -8,8 +8,11 @@ import pytest
 
 from ipy_sandbox import Session
 from ipy_sandbox.errors import SandboxLostError
-from ipy_sandbox.models import SandboxOptions
+from ipy_sandbox.models import ExecutionError, SandboxOptions
+from ipy_sandbox.sandbox.local import watchdog
 from ipy_sandbox.sandbox.local.limits import Limits
+from ipy_sandbox.sandbox.local.registry import SANDBOXES
+from ipy_sandbox.sandbox.local.usage import Usage
 
 
 def error_name(session: Session, code: str) -> str | None:
@@ -59,6 +62,44 @@ def test_many_small_files_end_the_sandbox(small: Session) -> None:
     with pytest.raises(SandboxLostError, match=r"files, more than the limit files=2000"):
         small.run("for i in range(10 ** 7): open(f'/tmp/{i}', 'w').close()")
     assert small.run("1 + 1").text == "2"
+
+
+def test_memory_in_sockets_ends_the_sandbox() -> None:
+    bomb = """
+import os, socket, time
+for _ in range(4):
+    if os.fork() == 0:
+        pairs = [socket.socketpair() for _ in range(100)]
+        time.sleep(100)
+time.sleep(100)"""
+    session = Session("local", SandboxOptions(limits={"sockets": 300}))
+    with session, pytest.raises(SandboxLostError, match=r"sockets, more than the limit sockets=300"):
+        session.run(bomb)
+
+
+def test_a_process_with_a_strange_name_does_not_blind_the_watchdog(small: Session) -> None:
+    small.run("import ctypes; ctypes.CDLL(None).prctl(15, b'\\xff\\n(', 0, 0, 0)")
+    with pytest.raises(SandboxLostError, match="files, more than the limit"):
+        small.run("for i in range(10 ** 7): open(f'/tmp/{i}', 'w').close()")
+
+
+def test_what_cannot_be_measured_ends_and_the_others_are_watched_on(
+    small: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = watchdog.usage
+
+    def usage(init: int, mounts: tuple[str, ...]) -> Usage:
+        if init == doomed_init:
+            raise ZeroDivisionError
+        return measured(init, mounts)
+
+    with Session("local") as doomed:
+        assert doomed.handle is not None
+        doomed_init = SANDBOXES[doomed.handle.id].process.init_pid
+        monkeypatch.setattr(watchdog, "usage", usage)
+        with pytest.raises(SandboxLostError, match="could not be measured"):
+            doomed.run("import time; time.sleep(100)")
+    test_many_small_files_end_the_sandbox(small)
 
 
 def test_a_flood_of_text_is_cut_and_costs_no_memory(session: Session) -> None:
@@ -112,6 +153,60 @@ import time; time.sleep(100)"""
         session.run("1")
         with pytest.raises(SandboxLostError, match="message larger"):
             session.run(code)
+
+
+def peak_memory() -> int:
+    """Most bytes that this process had since the last call."""
+    with open("/proc/self/status") as status:
+        peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
+    with open("/proc/self/clear_refs", "w") as reset:
+        reset.write("5")
+    return peak << 10
+
+
+FLOODS = {
+    "messages that are never read": """
+message = [b"d", b"<IDS|MSG>", b"", b"{}", b"{}", b"{}", bytes(60 << 20)]
+for _ in range(60): kernel.iopub_thread.socket.send_multipart(message, copy=False)""",
+    "JSON that is far larger once it is parsed": """
+message = session.msg("display_data", {}, parent=parent)
+body = b'{"metadata": {}, "transient": {}, "data": {"application/json": [' + b"[]," * 20_000_000 + b"0]}}"
+parts = [session.pack(message["header"]), session.pack(parent), b"{}", body]
+kernel.iopub_socket.send_multipart([b"d", b"<IDS|MSG>", session.sign(parts), *parts])""",
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_forged_messages_cost_the_host_little_memory(flood: str) -> None:
+    start = "kernel = get_ipython().kernel; session = kernel.session; parent = kernel.get_parent()"
+    with Session("local") as session:
+        session.run("1")
+        before = peak_memory()
+        session.run(start + FLOODS[flood])
+        assert peak_memory() - before < 900 << 20
+        assert session.run("1 + 1").text == "2"
+
+
+def test_a_flood_of_errors_is_cut() -> None:
+    code = """
+kernel = get_ipython().kernel
+for _ in range(100):
+    error = {"ename": "E", "evalue": "v", "traceback": ["x" * 100_000]}
+    kernel.session.send(kernel.iopub_socket, "error", error, parent=kernel.get_parent())
+raise ValueError"""
+    with Session("local", SandboxOptions(limits={"display_bytes": 1 << 20})) as session:
+        errors = [event for event in session.stream(code) if isinstance(event, ExecutionError)]
+        assert 1 < len(errors) < 20
+
+
+@pytest.mark.parametrize("count", ["-1", "True", "10 ** 4000", "'1'"])
+def test_a_forged_execution_count_is_no_count(session: Session, count: str) -> None:
+    code = f"""
+kernel = get_ipython().kernel
+kernel.session.send(kernel.iopub_socket, "execute_input", {{"execution_count": {count}}}, parent=kernel.get_parent())"""
+    number = session.run("1").execution_count
+    assert number is not None
+    assert session.run(code).execution_count == number + 1
 
 
 def test_nonsense_from_a_kernel_is_survived(session: Session) -> None:

@@ -52,6 +52,8 @@ def test_internet_without_the_hosts_loopback(service: int) -> None:
             error = session.run(f"s = socket.socket(socket.AF_UNIX); s.connect('\\0{abstract}')").error
             assert error is not None
             assert error.name == "ConnectionRefusedError"
+        for credentials in ("169.254.169.254", "168.63.129.16", "100.100.100.200", "192.0.0.192"):
+            assert session.run(f"reach({credentials!r}, 80)").text in ("'No route to host'", "'Network is unreachable'")
         routes = session.run("open('/proc/net/route').read()").text
         assert routes.count("\\n") > 1
         sandbox = next(s for s in WATCHDOG.watched if session.handle and s.id == session.handle.id)

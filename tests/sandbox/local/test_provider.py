@@ -339,6 +339,10 @@ def test_a_link_in_the_sandbox_leads_nowhere_else(session: Session, tmp_path: Pa
     with pytest.raises(FileTransferError, match=r"Read-only|Permission"):
         session.upload("/usr/canary", b"x")
     assert {f.path for f in session.list_files()} >= {"/home/user/link", "/home/user/pipe"}
+    session.run("os.utime('pipe', (1e12, 1e12)); open(b'\\xff\\n', 'w').close()")
+    times = {f.path: f.modified_at for f in session.list_files()}
+    assert times["/home/user/pipe"] is None
+    assert times["/home/user/\udcff\n"] is not None
 
 
 async def test_transfers_that_are_cancelled_do_not_confuse_the_next(
