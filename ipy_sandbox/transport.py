@@ -98,7 +98,6 @@ class _AiohttpTransport(httpx.AsyncBaseTransport):
                 connector=aiohttp.TCPConnector(limit=0, ssl=ssl_context(), **keeping),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
-                skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),
             )
         return self._session
 
@@ -115,6 +114,8 @@ class _AiohttpTransport(httpx.AsyncBaseTransport):
                 URL(str(request.url), encoded=True),
                 headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw],
                 data=_body(request),
+                # httpx has put in all other headers that aiohttp would add.
+                skip_auto_headers=None if "content-type" in request.headers else ("content-type",),
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(
                     sock_connect=timeout.get("connect"), sock_read=timeout.get("read"), connect=timeout.get("pool")
