@@ -201,7 +201,7 @@ async def _forwarded(surface: Surface, content: bytes, route: Route) -> AsyncGen
             text = b"".join([chunk async for chunk in answer.body]).decode(errors="replace")
             try:
                 payload = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 payload = text
             raise _upstream_error(route, answer.status, payload)
         yield answer.body

@@ -266,7 +266,7 @@ async def discover(timeout: float = 0.5) -> list[LocalServer]:
         try:
             answer = await client.get(f"{provider.base_url}/models")
             ids = [model["id"] for model in answer.json()["data"]]
-        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        except (httpx.HTTPError, ValueError, KeyError, TypeError, RecursionError):
             return None  # no server, or one of another kind: these ports are popular
         names = tuple(name for name in ids if isinstance(name, str))
         return LocalServer(provider.name, provider.base_url or "", names)

@@ -43,7 +43,7 @@ class ServerEvent:
         """The data as JSON; None for blanks, keepalives in data, `[DONE]` and whatever else is not JSON."""
         try:
             return json.loads(self.data)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 

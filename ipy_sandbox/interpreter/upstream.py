@@ -37,6 +37,9 @@ _RETRIED = {429, 500, 502, 503, 504, 529}
 _LONGEST_WAIT = 60.0
 _BROKEN_OFF = "broke off its answer before the end"
 _ERROR_BODY = 2**20  # bytes read of an error's body
+_ANSWER = 256 * 2**20  # bytes of one answer, after which a model is not waited for
+_LIST = 32 * 2**20  # bytes of a list of models
+_SHORTEST_SECRET = 8  # characters of an extra header that may be one
 _PASSED_UP = {"accept", "content-type", "idempotency-key", "openai-beta", "traceparent", "tracestate", "x-request-id"}
 _NOT_PASSED_DOWN = {
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
@@ -79,9 +82,12 @@ class TurnStream:
             raise self._error(_BROKEN_OFF)
 
     async def _events(self) -> AsyncIterator[ServerEvent]:
-        decoder = SSEDecoder()
+        decoder, size = SSEDecoder(), 0
         try:
             async for chunk in self._response.aiter_bytes():
+                size += len(chunk)
+                if size > _ANSWER:
+                    raise self._error(f"sent more than {_ANSWER >> 20} MiB; its answer was not waited for")
                 for event in decoder.feed(chunk):
                     yield event
         except (httpx.HTTPError, httpx.StreamError) as error:
@@ -196,8 +202,8 @@ class Upstream:
         response = await self._send(route, "GET", "models", {"accept": "application/json"}, b"")
         async with contextlib.aclosing(response):
             try:
-                body = json.loads(await response.aread())
-            except (httpx.HTTPError, ValueError):
+                body = json.loads(await _beginning(response, _LIST))
+            except (httpx.HTTPError, ValueError, RecursionError):
                 body = None
         listed = body if isinstance(body, list) else (body or {}).get("data") if isinstance(body, dict) else None
         if not isinstance(listed, list):
@@ -308,22 +314,31 @@ def _is_about_stream_options(error: UpstreamError, payload: dict[str, Any]) -> b
     return "stream_options" in payload and "stream_options" in json.dumps(error.body)
 
 
-async def _error_text(route: Route, response: httpx.Response) -> bytes:
-    """The body of an error, cut at a generous length, without our key: some servers repeat it."""
-    text = b""
+async def _beginning(response: httpx.Response, limit: int) -> bytes:
+    """The body, as far as it came, cut at the end of the chunk that passes `limit` bytes."""
+    text = bytearray()
     with contextlib.suppress(httpx.HTTPError):
         async for chunk in response.aiter_bytes():
             text += chunk
-            if len(text) > _ERROR_BODY:
+            if len(text) > limit:
                 break
-    return text.replace(route.api_key.encode(), b"***") if route.api_key else text
+    return bytes(text)
+
+
+async def _error_text(route: Route, response: httpx.Response) -> bytes:
+    """The body of an error, cut at a generous length, without what our headers say: some servers repeat it."""
+    text = await _beginning(response, _ERROR_BODY)
+    secrets = [value for value in route.extra_headers.values() if len(value) >= _SHORTEST_SECRET]
+    for secret in sorted([*secrets, *filter(None, [route.api_key])], key=len, reverse=True):
+        text = text.replace(secret.encode(), b"***")
+    return text
 
 
 async def _status_error(route: Route, response: httpx.Response) -> UpstreamError:
     text = (await _error_text(route, response)).decode(errors="replace")
     try:
         body: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         body = text
     status = response.status_code
     is_page = isinstance(body, str) and (not body.strip() or body.lstrip().startswith("<"))

@@ -133,7 +133,7 @@ def _parse(line: bytes) -> dict[str, Any]:
     """The message of one line; nothing if it was cut, or is none of this protocol."""
     try:
         message = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return message if isinstance(message, dict) else {}
 

@@ -51,7 +51,7 @@ class CodeStream:
         """The events of one frame; unknown and broken frames give none."""
         try:
             message = json.loads(frame.removeprefix(b"data:"))
-        except ValueError:
+        except (ValueError, RecursionError):
             return []
         if not isinstance(message, dict):
             return []

@@ -32,7 +32,7 @@ async def ask(session: Session, *, timeout: float | None = None, **request: Any)
         if "error" in answer:
             raise LookupError(one_line(answer["error"]))
         return answer["answer"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         pass
     reason = one_line(result.error.name) if result.error else "it gave no answer"
     raise ProviderError(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import re
 import time
@@ -274,10 +275,10 @@ def delete_urls(urls: Iterable[str], headers: Mapping[str, str], budget: float) 
 
 def retry_after(response: httpx.Response) -> float | None:
     """The seconds of a `Retry-After` header, if it has a number."""
-    try:
-        return max(0.0, float(response.headers["Retry-After"]))
-    except (KeyError, ValueError):
-        return None
+    with contextlib.suppress(KeyError, ValueError):
+        seconds = float(response.headers["Retry-After"])
+        return max(0.0, seconds) if math.isfinite(seconds) else None
+    return None
 
 
 def _pause(response: httpx.Response | None, error: Exception | None, repeat: bool, attempt: int) -> float | None:
@@ -308,7 +309,7 @@ async def _read_capped(response: httpx.Response, cap: int) -> httpx.Response:
 def _said(response: httpx.Response) -> str:
     """What the server said about an error, as `: text`, or nothing."""
     text = response.text[:10_000]
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         body = response.json()
         if isinstance(body, Mapping):
             detail = body.get("detail")

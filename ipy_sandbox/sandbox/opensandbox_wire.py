@@ -63,7 +63,7 @@ def json_object(response: httpx.Response) -> dict[str, Any]:
     """The JSON object in an answer; raises ProviderError if there is none."""
     try:
         body = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):
         where = f"{response.request.method} {response.request.url.path}"

@@ -73,5 +73,5 @@ def unpack(display: Display, operation: object) -> list[Event]:
 def _parsed(text: str) -> object:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

@@ -57,7 +57,7 @@ async def apull(session: Session, names: Sequence[str], *, limit: int = DEFAULT_
     try:
         answer = await ask(session, do="pull", codec=text_of("variable_codec.py"), **request)
         data = {name: await _receive(session, answer[name], path, limit) for name in names}
-    except (LookupError, TypeError, ValueError, FileTransferError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError, FileTransferError) as error:
         reason = one_line(error)
     else:
         await _remove_files(session, answer)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import email.utils
 import json
 import pickle
@@ -341,11 +343,40 @@ async def test_what_the_server_said_before_it_hung_up_counts(client: Upstream) -
         assert (await ask(client, server)).text == "Hello"
 
 
-@pytest.mark.parametrize("body", [b"hello", b"{", b'{"choices": 5}', b'data: {"choices": [{"delta": 3}]}\n\n', b"[]"])
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"hello",
+        b"{",
+        DEEP,
+        b"data: " + DEEP + b"\n\n",
+        b'{"choices": 5}',
+        b'data: {"choices": [{"delta": 3}]}\n\n',
+        b"[]",
+    ],
+)
 async def test_nonsense_with_a_good_status(client: Upstream, body: bytes) -> None:
     async with serve(answer(body)) as server:
         with pytest.raises(UpstreamError):
             await ask(client, server)
+
+
+async def test_an_endless_answer_is_given_up(client: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream, "_ANSWER", 2**20)
+
+    async def thinks_for_ever(connection: Connection) -> None:
+        await connection.head()
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await connection.send(chunk({"reasoning_content": "hmm " * 5000}))
+
+    async with serve(thinks_for_ever) as server:
+        with pytest.raises(UpstreamError, match="sent more than 1 MiB") as caught:
+            await ask(client, server)
+    assert caught.value.turn.reasoning.startswith("hmm hmm")
 
 
 async def test_silence_ends() -> None:
@@ -409,6 +440,15 @@ async def test_a_server_that_repeats_the_key_does_not_get_it_to_the_caller(clien
         async with client.forward(route_to(server), "POST", "chat", headers={}, content=b"{}") as raw:
             body = b"".join([piece async for piece in raw.body])
     assert KEY not in f"{caught.value!r} {caught.value.body} {body!r}"
+
+
+async def test_a_server_that_repeats_other_headers_does_not_get_them_to_the_caller(client: Upstream) -> None:
+    async with serve(answer({"error": {"message": "gateway token tok-12345678 of eu is stale"}}, 401)) as server:
+        headers = {"x-gateway-token": "tok-12345678", "x-region": "eu"}
+        route = dataclasses.replace(route_to(server), extra_headers=headers)
+        with pytest.raises(UpstreamError, match=r"gateway token \*\*\* of eu is stale"):
+            async with client.turn(route, "chat", ASK):
+                pass
 
 
 async def test_without_a_key_the_error_says_so(client: Upstream) -> None:

@@ -592,7 +592,8 @@ async def test_a_kernel_that_was_replaced_before_the_run_is_told() -> None:
 
 def test_broken_and_unknown_frames_are_left_out() -> None:
     wire = CodeStream()
-    for junk in (b"", b"{", b"[1]", b"null", b"\xff\xfe", frame(type="later"), frame(type="result", results=None),
+    for junk in (b"", b"{", b"[" * 100_000, b"[1]", b"null", b"\xff\xfe",
+                 frame(type="later"), frame(type="result", results=None),
                  frame(type="error"), frame(type="execution_count", execution_count="x"), b": comment"):  # fmt: skip
         assert wire.read(junk) == []
     assert wire.problem is None

@@ -91,6 +91,7 @@ def streaming(*chunks: bytes | float, end: bool = True) -> HTTPServer:
         ),
         (429, {"message": "20 sandboxes"}, {}, RateLimitError, "20 sandboxes): delete a sandbox or try again later"),
         (429, b"", {"Retry-After": "90"}, RateLimitError, "try again in 90 s"),
+        (429, b"[" * 100_000, {"Retry-After": "inf"}, RateLimitError, "try again later"),
         (500, b"<html>oops</html>", {}, ProviderError, "e2b failed: GET /x gave 500"),
         (302, b"", {"Location": "http://127.0.0.1:1/"}, ProviderError, "gave 302"),
     ],
@@ -109,7 +110,7 @@ async def test_a_status_becomes_one_clear_line_without_secrets(
     assert SECRET[:9] not in text
     assert (caught.value.provider, caught.value.sandbox_id) == ("e2b", "i1")
     assert getattr(caught.value, "status", status) == status
-    assert getattr(caught.value, "retry_after", None) == (90 if headers.get("Retry-After") else None)
+    assert getattr(caught.value, "retry_after", None) == (90 if headers.get("Retry-After") == "90" else None)
 
 
 async def test_an_expected_status_is_returned(http: HTTPClient) -> None:
