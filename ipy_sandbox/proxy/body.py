@@ -60,12 +60,20 @@ def _too_long(limit: int) -> ApiError:
 def parse_object(content: bytes) -> dict[str, Any]:
     """The JSON object that a body holds; raises ApiError (400) for anything else."""
     try:
-        body = json.loads(content, parse_constant=_refuse_constant)
+        body = json.loads(content, parse_constant=_refuse_constant, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError):
         raise ApiError(400, "We could not parse the JSON body of your request.") from None
     if not isinstance(body, dict):
         raise ApiError(400, "The body must be a JSON object.")
     return body
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # What is checked here and what the model endpoint reads in the same bytes must be the same value.
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a key is there twice")
+    return made
 
 
 def _refuse_constant(name: str) -> None:

@@ -72,8 +72,10 @@ async def _serve(proxy: Proxy, exchange: Exchange, surface: Surface) -> None:
         cleaned = without_internal_metadata(body)
         if cleaned is not body:
             content = json.dumps(cleaned).encode()
-        job = Job(proxy, service, exchange, caller, content, cleaned, service.router.choices(model_of(cleaned)))
-        exchange.notes.update(model=cleaned["model"], stream=job.streams or None)
+        model = model_of(cleaned)
+        exchange.notes["model"] = model[:100]
+        job = Job(proxy, service, exchange, caller, content, cleaned, service.router.choices(model))
+        exchange.notes["stream"] = job.streams or None
         await unless_gone(exchange.receive, _within_time(job, surface))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from starlette.responses import Response
@@ -54,7 +55,8 @@ class ApiError(Exception):
     @property
     def response(self) -> Response:
         """The whole answer."""
-        headers = {} if self.retry_after is None else {"retry-after": f"{max(1, round(self.retry_after))}"}
+        known = self.retry_after is not None and math.isfinite(self.retry_after)
+        headers = {"retry-after": f"{max(1, round(self.retry_after or 0))}"} if known else {}
         return json_response(self.body, self.status, headers)
 
 

@@ -42,7 +42,10 @@ def _where(record: logging.LogRecord) -> str:
 
 
 def _one_line(text: str) -> str:
-    return text.replace("\n", "\\n").replace("\r", "\\r")
+    """`text` without what ends a line or moves a terminal's cursor: clients choose paths and names of models."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def set_up_logging(form: str = "text", level: str = "info") -> None:

@@ -100,3 +100,8 @@ def test_without_keys_it_does_not_listen_to_others() -> None:
 def test_several_workers_need_redis() -> None:
     with pytest.raises(ConfigurationError, match=r"--workers above 1 needs general_settings\.redis_url"):
         refuse_if_unsafe(Config(), ServerOptions(workers=2))
+
+
+@pytest.mark.parametrize(("seconds", "header"), [(None, None), (0.2, "1"), (7.4, "7"), (float("inf"), None)])
+def test_when_to_come_back_is_said_if_it_is_known(seconds: float | None, header: str | None) -> None:
+    assert ApiError(429, "later", retry_after=seconds).response.headers.get("retry-after") == header

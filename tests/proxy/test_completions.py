@@ -170,6 +170,7 @@ def test_an_error_in_a_later_turn_ends_the_stream_with_an_event(alice: httpx.Cli
         (b"\xff\xfe{}", "could not parse"),
         (b"[" * 100_000, "could not parse"),
         (b'{"model": NaN}', "could not parse"),
+        (b'{"model": "m", "input": "x", "previous_response_id": "resp_1", "previous_response_id": null}', "could not"),
         (b"[]", "must be a JSON object"),
         (b"{}", "must provide a model"),
         (b'{"model": 5}', "must provide a model"),
@@ -241,6 +242,14 @@ def test_health_and_metrics(proxy: ProxyServer, alice: httpx.Client) -> None:
     for name in ('ipy_sandbox_requests_total{route="/responses",status="200"}', "ipy_sandbox_loops_total",
                  'ipy_sandbox_executions_total{outcome="ok"}', "ipy_sandbox_sandboxes_created_total"):  # fmt: skip
         assert after[name] == before.get(name, 0) + 1
+
+
+def test_a_log_line_moves_no_cursor(proxy: ProxyServer, alice: httpx.Client) -> None:
+    httpx.get(f"{proxy.url}/marked%1b]0;x%07%0a%c2%9b%e2%80%ae")
+    alice.post("/v1/responses", json={"model": "marked \x1b[2J\n", "input": "x"})
+    proxy.wait_for("path=.*marked")
+    proxy.wait_for("model=.*marked")
+    assert all(line.isprintable() for line in proxy.log)
 
 
 def test_a_log_line_tells_much_and_no_secret(proxy: ProxyServer, alice: httpx.Client) -> None:
