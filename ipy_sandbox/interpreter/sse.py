@@ -40,9 +40,9 @@ class ServerEvent:
 
     @cached_property
     def payload(self) -> Any:
-        """The data as JSON; None for blanks, keepalives in data, `[DONE]` and whatever else is not JSON."""
+        """The data as JSON, NaN in it as null; None for blanks, keepalives in data, `[DONE]`, whatever is not JSON."""
         try:
-            return json.loads(self.data)
+            return json.loads(self.data, parse_constant=lambda name: None)
         except (ValueError, RecursionError):
             return None
 

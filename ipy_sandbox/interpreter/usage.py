@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from .shapes import as_dict
 from .turn import API
 
 _CHAT_NAMES = {
@@ -16,8 +17,15 @@ _CHAT_NAMES = {
 _RESPONSES_NAMES = {chat: responses for responses, chat in _CHAT_NAMES.items()}
 
 
+_MOST = 1e15
+"""Tokens that no answer has."""
+
+
 def sum_usage(usages: Iterable[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Every number summed, details and unknown fields too; None if a turn reported nothing, not a wrong total."""
+    """Every number summed, details and unknown fields too; None if a turn reported nothing, not a wrong total.
+
+    Whatever a server writes, `…tokens` are numbers in it, or absent.
+    """
     total: dict[str, Any] = {}
     for usage in usages:
         if usage is None:
@@ -29,6 +37,8 @@ def sum_usage(usages: Iterable[dict[str, Any] | None]) -> dict[str, Any] | None:
 def _add(total: dict[str, Any], usage: dict[str, Any]) -> None:
     for name, value in usage.items():
         before = total.get(name)
+        if name.endswith("tokens") and not (_is_number(value) and 0 <= value < _MOST):
+            continue
         if isinstance(value, dict):
             total[name] = before if isinstance(before, dict) else {}
             _add(total[name], value)
@@ -54,6 +64,6 @@ def usage_for(api: API, usage: dict[str, Any]) -> dict[str, Any]:
     if api == "responses":
         cached["cache_write_tokens"] = 0
     for name, details in required.items():
-        given = {k: v for k, v in (usage.get(name) or {}).items() if v is not None}
+        given = {k: v for k, v in as_dict(usage.get(name)).items() if v is not None}
         required[name] = {**details, **given}
     return {**usage, **counts, **required}

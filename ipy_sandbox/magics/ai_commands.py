@@ -6,7 +6,7 @@ import argparse
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
@@ -17,6 +17,7 @@ from .frontend import show_line
 from .table import Table
 
 if TYPE_CHECKING:
+    from ..interpreter.catalog import Route
     from .ai_ask import Asker
 
 Command = Callable[[], "Table | None"]
@@ -28,6 +29,8 @@ def find_command(ai: Asker, line: str, args: argparse.Namespace) -> Command | No
     if not words or words[0] not in COMMANDS:
         return None
     function, arity = COMMANDS[words[0]]
+    if len(words) == 1 and 0 not in arity:
+        raise UsageError(f"%ai {words[0]} needs more: see `%ai --help`.")
     if len(words) - 1 not in arity:
         return None
     return functools.partial(function, ai, args, *words[1:])
@@ -79,12 +82,16 @@ def model(ai: Asker, args: argparse.Namespace, name: str | None = None) -> None:
 
 def models(ai: Asker, args: argparse.Namespace) -> Table:
     """What the model's server offers."""
-    from ..interpreter.upstream import shared
-
     route = ai.route(args)
-    offered = wait(shared().models(route))
+    offered = wait(_offered(route))
     names = sorted(str(entry.get("id")) for entry in offered)
     return Table([f"models of {route.host}"], [[name] for name in names], f"{route.host} offers no model.")
+
+
+async def _offered(route: Route) -> list[dict[str, Any]]:
+    from ..interpreter.upstream import shared
+
+    return await shared().models(route)  # those of the loop that runs this
 
 
 def fix(ai: Asker, args: argparse.Namespace) -> None:

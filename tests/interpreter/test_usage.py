@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import math
+from typing import Any
+
+import pytest
+
 from ipy_sandbox.interpreter.usage import sum_usage, usage_for
 
 ONE = {"prompt_tokens": 20, "completion_tokens": 9, "total_tokens": 29, "cost": 0.5, "queue": None, "tier": "a",
@@ -55,3 +61,16 @@ def test_responses_counts_as_chat_writes_them() -> None:
     back = usage_for("chat", there)
     assert back["prompt_tokens_details"].pop("cache_write_tokens") == 0
     assert back == TWO
+
+
+@pytest.mark.parametrize("wrong", ["12", -5, math.nan, math.inf, True, {"a": 1}, [3], None, 10**400])
+def test_what_is_no_count_is_absent(wrong: Any) -> None:
+    turn = {"prompt_tokens": wrong, "completion_tokens": 2, "completion_tokens_details": wrong}
+    turn["prompt_tokens_details"] = {"cached_tokens": wrong}
+    for usage in (sum_usage([turn, turn]), sum_usage([turn, ONE])):
+        assert usage is not None
+        written = usage_for("responses", usage)
+        assert written["input_tokens"] in (0, 20)
+        assert written["total_tokens"] in (4, 29)
+        assert written["input_tokens_details"]["cached_tokens"] in (0, 4)
+        json.dumps(written, allow_nan=False)

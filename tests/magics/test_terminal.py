@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
+import pytest
+
+from .conftest import Shell
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -78,3 +81,9 @@ def test_ctrl_c_stops_the_remote_code(tmp_path: Path) -> None:
         out = process.communicate(timeout=100)[0]
     assert "KeyboardInterrupt" in out
     assert process.returncode == 1
+
+
+def test_models_are_asked_for_where_no_event_loop_runs(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    error = shell.run("%ai --model openai/m models").error_in_exec
+    assert "Cannot reach the model server 127.0.0.1:1" in str(error)
