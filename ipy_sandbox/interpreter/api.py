@@ -79,7 +79,8 @@ async def aresponses(
         tools: with `{"type": "code_interpreter", "container": {"type": "auto"}}` the model can run code.
         stream: give an async iterator of the response's events, each as soon as it arises.
         metadata: `session_id` in it names a sandbox that is kept for later requests; else each has its own.
-        base_url, api_key, extra_headers: where the model is, instead of the provider's own address and variable.
+        base_url, api_key, extra_headers: where the model is, instead of the provider's own address and variable;
+            `api_base` is LiteLLM's name for `base_url`.
         interpreter: where code runs: a registered sandbox tool or provider by name, a Session, or an Interpreter;
             None: what `ipy_sandbox.callbacks` says, and with none of those the model's server runs it, if it can.
         images: whether the model sees the pictures that code draws; None: what is known of its provider.
@@ -90,6 +91,7 @@ async def aresponses(
         InvalidRequestError: the request is wrong.
         UpstreamError: the model endpoint failed.
     """
+    base_url = base_url or params.pop("api_base", None)
     body = _body(model, stream, input=input, tools=tools, metadata=metadata, **params)
     return await _ask("responses", body, resolve_route(model, base_url, api_key, extra_headers), interpreter, images)
 
@@ -113,6 +115,7 @@ async def acompletion(
     The final answer is `choices[0].message.content`; what ran is in `choices[0].message.executed_tools`, and
     `messages` holds all that was added to the conversation.
     """
+    base_url = base_url or params.pop("api_base", None)
     body = _body(model, stream, messages=messages, tools=tools, metadata=metadata, **params)
     return await _ask("chat", body, resolve_route(model, base_url, api_key, extra_headers), interpreter, images)
 

@@ -171,7 +171,7 @@ def resolve(
     address = _checked_url(address)
     if provider.name == "azure":
         provider, address = _azure(provider, address, name, api_version)
-    key = _key(provider, address, api_key, env, trusted=from_env is not None)
+    key = _key(provider, name, address, api_key, env, trusted=from_env is not None)
     return Route(provider, name, address, key, dict(extra_headers or {}))
 
 
@@ -234,7 +234,9 @@ def _azure(provider: Provider, address: str, model: str, version: str | None) ->
     return provider, urlunsplit(parts)
 
 
-def _key(provider: Provider, address: str, given: str | None, env: Mapping[str, str], *, trusted: bool) -> str | None:
+def _key(
+    provider: Provider, model: str, address: str, given: str | None, env: Mapping[str, str], *, trusted: bool
+) -> str | None:
     is_home = _is_home(provider, address)
     may_take = trusted or is_home or provider.is_local
     name, key = "api_key=", given
@@ -245,7 +247,7 @@ def _key(provider: Provider, address: str, given: str | None, env: Mapping[str, 
         # The HTTP library would name the whole header in its error.
         raise ConfigurationError(f"The key in {name} has characters that no key has; copy it again.")
     if not key and provider.needs_key and is_home:
-        raise ConfigurationError(f"No key for {provider.name}: set {provider.key_env[0]} or pass api_key=.")
+        raise ConfigurationError(f"No key for {provider.name}/{model}: set {provider.key_env[0]} or pass api_key=.")
     return key or None
 
 

@@ -121,7 +121,8 @@ class Asker:
         exchange.stopped = outcome.stopped
         if view.refused:
             show_line(self.shell, view.refused)
-        show_line(self.shell, self._footer(exchange, usage))
+        if usage.turns or outcome.error is None:
+            show_line(self.shell, self._footer(exchange, usage))
         if args.result:
             self.shell.push({args.result: Answer(exchange.text, exchange.code, exchange.model, usage)})
         if outcome.stopped:

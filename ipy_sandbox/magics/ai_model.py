@@ -66,7 +66,8 @@ async def _first_offered(address: str, env: Mapping[str, str]) -> Route:
 
     # The environment's key goes only where the environment's address is meant.
     base_url = None if address == env.get("OPENAI_BASE_URL") else address
-    offered = await shared().models(resolve("any", base_url=base_url, env=env))
+    # An error names the model that was asked: there is none yet.
+    offered = await shared().models(resolve("its list of models", base_url=base_url, env=env))
     if not offered:
         raise ConfigurationError(f"The server at {address} offers no model: name one with `%%ai MODEL`.")
     return resolve(str(offered[0].get("id")), base_url=base_url, env=env)

@@ -138,6 +138,13 @@ async def test_without_interception_requests_pass_as_they_are(where: dict[str, s
 
 
 @pytest.mark.anyio
+async def test_litellms_name_of_the_address_is_known(where: dict[str, str], model: Model) -> None:
+    address = where.pop("base_url")
+    await aresponses("scripted", "plain", api_base=address, **where)
+    assert model.bodies == [{"model": "scripted", "input": "plain"}]
+
+
+@pytest.mark.anyio
 async def test_a_stream_that_breaks_raises(where: dict[str, str]) -> None:
     seen = []
     stream = await aresponses("scripted", "broken", TOOLS, True, interpreter="fake", **where)

@@ -206,6 +206,7 @@ class TestCommands:
         nbformat.validate(notebook)
         assert [c.source for c in notebook.cells if c.cell_type == "code"] == ["print('hello')"]
         assert notebook.cells[1].outputs[0].text == "hello\n"
+        assert "%ai --help" in shared.run("%ai export").stream("stderr")
         failed = shared.run("%ai export /nowhere/x.ipynb")
         assert "cannot be written" in failed.stream("stderr")
 
