@@ -68,8 +68,8 @@ for _ in range(60):
         for i in range(0, len(x), 2 << 20): x[i]
         time.sleep(100)
 time.sleep(100)"""
-    session = Session("local", SandboxOptions(limits={"memory": 400 << 20, "process_memory": 1000 << 20}))
-    with session, pytest.raises(SandboxLostError, match=r"MiB of memory, more than the limit memory=400 MiB"):
+    session = Session("local", SandboxOptions(limits={"memory": 700 << 20, "process_memory": 1000 << 20}))
+    with session, pytest.raises(SandboxLostError, match=r"MiB of memory, more than the limit memory=700 MiB"):
         session.run(bomb)
 
 
