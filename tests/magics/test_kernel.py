@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 
+import ipykernel
 import pytest
 
 from ..servers.e2b_server import e2b_server
@@ -150,6 +151,7 @@ class TestOutput:
         shared.ok("%%sandbox\nprint('a\\ud800b')")  # which a kernel loses by itself
         assert shared.ok("%sandbox 1 + 1").value == "2"
 
+    @pytest.mark.skipif(ipykernel.version_info < (7,), reason="needs the subshells of ipykernel 7")
     def test_a_subshell_runs_cells_while_the_main_shell_runs(self, shared: Kernel) -> None:
         request = shared.client.session.msg("create_subshell_request", {})
         shared.client.control_channel.send(request)
@@ -174,7 +176,7 @@ class TestErrors:
     def test_a_remote_error_has_its_name_and_its_frames_only(self, shared: Kernel) -> None:
         cell = shared.run("%%sandbox\ndef f(): 1/0\nf()")
         assert cell.reply["ename"] == "ZeroDivisionError"
-        assert re.search(r"f\(\).*1.*/.*0", cell.error, re.S)
+        assert re.search(r"f\(\): 1/0", re.sub(r"\x1b\[[0-9;]*m", "", cell.error))
         assert "ipy_sandbox" not in cell.error
         assert "run_cell_magic" not in cell.error
 
