@@ -236,6 +236,13 @@ def test_plain_vega_charts_are_shown_and_others_are_not() -> None:
         assert mime not in safe_bundle({mime: {**chart, **part}}).data
 
 
+def test_many_types_are_not_looked_at_one_by_one() -> None:
+    bundle = safe_bundle({f"x{'y' * 500}{number}": "" for number in range(100_000)} | {"text/html": "<b>hi</b>"})
+    assert bundle.data == {"text/html": "<b>hi</b>", "text/plain": "hi"}
+    assert bundle.dropped[0] == "99971 more types"
+    assert len(", ".join(bundle.dropped)) < 5000
+
+
 @pytest.mark.parametrize(
     "mime", ["application/javascript", "text/javascript", "application/pdf", "text/vnd.mermaid", "video/mp4", "x",
              "TEXT/HTML", "application/vnd.jupyter.widget-view+json", "application/geo+json",

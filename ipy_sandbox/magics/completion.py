@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 BUDGET = 0.3
 """Seconds that a completion may take: typing waits for it."""
 
+MOST_NAMES, LONGEST_NAME = 500, 1000
+"""How much of a kernel's answer is looked at."""
+
 LATEST = 5.0
 """Seconds after which the kernel is to give up."""
 
@@ -148,7 +151,8 @@ async def _names(session: Session, line: str, cursor: int) -> list[str]:
         answer = await complete(session.handle, line, cursor)
     else:
         answer = await ask(session, do="complete", timeout=LATEST, line=line, cursor=cursor)
-    return [name for name in answer if isinstance(name, str)] if isinstance(answer, list) else []
+    names = answer[:MOST_NAMES] if isinstance(answer, list) else []
+    return [name for name in names if isinstance(name, str) and len(name) <= LONGEST_NAME]
 
 
 def _beginning(before: str, names: list[str]) -> str:

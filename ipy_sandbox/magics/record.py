@@ -38,7 +38,7 @@ class CellRecord:
             case ExecutionError(name, value, traceback):
                 error = {"output_type": "error", "ename": name, "evalue": value}
                 self._append({**error, "traceback": traceback.splitlines()}, len(traceback))
-            case ExecutionCount(count):
+            case ExecutionCount(count) if type(count) is int and count >= 0:  # nbformat takes no other
                 self.execution_count = count
 
     def _clear(self) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from ..models import Display, Event, ExecutionError, Stderr, Stdout
 from ..safe_output import OutputPolicy, TextFilter, safe_text
 
+MOST_NAMED = 20
+"""Types left out that are named: their names are the sandbox's."""
+
 
 class EventFilter:
     """Turns events as a sandbox sent them into events that may be shown; `dropped` names the types left out.
@@ -37,7 +40,7 @@ class EventFilter:
 
     def _display(self, display: Display) -> Display | None:
         bundle = self._policy.bundle(display.data, display.metadata)
-        self.dropped += [name for name in bundle.dropped if name not in self.dropped]
+        self.dropped += [name for name in bundle.dropped if name not in self.dropped][: MOST_NAMED - len(self.dropped)]
         if not bundle.data:
             return None
         return Display(

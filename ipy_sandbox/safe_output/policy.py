@@ -41,6 +41,8 @@ LIMIT = 20_000_000
 """Characters that one type of an output may have."""
 TEXT_LIMIT = 1_000_000
 """Characters of `text/plain`; of more, the middle is left out."""
+TYPES = 30
+"""Types of one output that are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +76,15 @@ class OutputPolicy:
         shown: dict[str, Any] = {}
         dropped: list[str] = []
         # What the sandbox calls HTML comes before what is turned into HTML here.
-        for mime in sorted(data, key=lambda m: m != "text/html"):
+        types = sorted(data, key=lambda m: m != "text/html")
+        if len(types) > TYPES:
+            dropped.append(f"{len(types) - TYPES} more types")
+        for mime in types[:TYPES]:
             value = _joined(data[mime]) if mime.startswith(("text/", "image/")) else data[mime]
             try:
                 made = self._html(value, dropped) if mime == "text/html" else self._show(mime, value)
             except _Refused as reason:
-                dropped.append(f"{mime} ({reason})" if str(reason) else mime)
+                dropped.append(f"{mime[:100]} ({reason})" if str(reason) else mime[:100])
             else:
                 shown = made | shown
         if (shown or dropped) and _OBJECT.fullmatch(str(shown.get("text/plain", "<o object>"))):
@@ -97,7 +102,7 @@ class OutputPolicy:
             return {}
         dropped += [
             f"scripts from {host} (closed: %config SandboxMagics.frame_hosts opens it)"
-            for host in closed_hosts(html, self.hosts)
+            for host in closed_hosts(html, self.hosts)[:TYPES]
         ]
         return {"text/html": safe_html(whole, hosts=self.hosts)}
 

@@ -15,7 +15,7 @@ from IPython.utils.capture import capture_output
 
 from ipy_sandbox.errors import ConfigurationError, FileTransferError, SandboxLostError
 from ipy_sandbox.magics.state import StateFile
-from ipy_sandbox.models import ClearOutput, Display, Event, ExecutionError, SandboxOptions, Stdout
+from ipy_sandbox.models import ClearOutput, Display, Event, ExecutionCount, ExecutionError, SandboxOptions, Stdout
 
 from .conftest import ScriptedProvider, Shell
 
@@ -239,6 +239,21 @@ class TestExport:
         assert cells[1].outputs[1].output_type == "execute_result"
         assert [output.text for output in cells[2].outputs] == ["kept\n"]
         assert cells[3].outputs[0].traceback == ["line 1", "line 2"]
+
+    @pytest.mark.parametrize("count", [-1, True])
+    def test_a_count_that_is_none_does_not_spoil_the_notebook(
+        self, shell: Shell, provider: ScriptedProvider, tmp_path: Path, count: Any
+    ) -> None:
+        provider.script = lambda code: [ExecutionCount(count), Stdout("x\n")]
+        shell.run("%%sandbox\nx")
+        assert lines(shell, f"%sandbox_session export '{tmp_path}/x.ipynb'")[0].startswith("Wrote 1 cell")
+        assert nbformat.read(tmp_path / "x.ipynb", as_version=4).cells[1].execution_count in (None, 1)
+
+    def test_types_left_out_are_named_in_one_short_line(self, shell: Shell, provider: ScriptedProvider) -> None:
+        display = [Display({f"type/{part}-{number}": "x" for number in range(25)}) for part in range(200)]
+        provider.script = lambda code: display
+        (line,) = [said for said in lines(shell, "%%sandbox\nx") if said.startswith("Left out:")]
+        assert line.count(",") == 19
 
     def test_a_file_that_cannot_be_written_is_said_and_the_old_one_kept(self, shell: Shell, tmp_path: Path) -> None:
         shell.run("%sandbox 1")
