@@ -24,12 +24,28 @@ def _ipy_sandbox_helper(request, mark):
         names.pop("_i" + str(number), None)
 
     def codec():
-        module = types.ModuleType("_ipy_sandbox_codec")
-        exec(compile(request["codec"], "<ipy_sandbox>", "exec"), module.__dict__)
-        return module
+        # In sys.modules for as long as they import each other.
+        package = types.ModuleType("_ipy_sandbox")
+        package.__path__ = []
+        modules = {"_ipy_sandbox": package}
+        try:
+            for file, text in request["codec"]:
+                module = types.ModuleType("_ipy_sandbox." + file.partition(".")[0])
+                module.__package__ = "_ipy_sandbox"
+                setattr(package, file.partition(".")[0], module)
+                modules[module.__name__] = module
+                sys.modules.update(modules)
+                exec(compile(text, "<ipy_sandbox>", "exec"), module.__dict__)
+        finally:
+            for name in modules:
+                sys.modules.pop(name, None)
+        return package
+
+    def arrow():
+        return codec().variable_arrow.available()
 
     def push():
-        code = codec()
+        code = codec().variable_codec
         for name, where in request["values"].items():
             if "file" in where:
                 with open(where["file"], "rb") as file:
@@ -40,12 +56,12 @@ def _ipy_sandbox_helper(request, mark):
             names[name] = code.decode(data)
 
     def pull():
-        code, answer = codec(), {}
+        code, answer = codec().variable_codec, {}
         for number, name in enumerate(request["names"]):
             if name not in names:
                 raise LookupError(f"there is no variable {name!r} in the sandbox")
             try:
-                data = code.encode(names[name])
+                data = code.encode(names[name], arrow=request["arrow"])
             except code.Refused as error:
                 raise LookupError(f"{name}: {error}") from None
             if len(data) > request["limit"]:
@@ -75,7 +91,7 @@ def _ipy_sandbox_helper(request, mark):
     # The history database refuses a number that comes twice, aloud.
     shell.history_manager.enabled = False
     shell.events.register("post_run_cell", forget_this_cell)
-    work = {"push": push, "pull": pull, "remove": remove, "complete": complete}[request["do"]]
+    work = {"arrow": arrow, "push": push, "pull": pull, "remove": remove, "complete": complete}[request["do"]]
     try:
         answer = {"answer": work()}
     except Exception as error:

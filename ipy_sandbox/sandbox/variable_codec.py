@@ -1,10 +1,11 @@
 # mypy: ignore-errors
-# ruff: noqa: B905, RUF012
-"""Values as bytes and back, without pickle: this file runs on both sides, so it imports nothing of the package.
+# ruff: noqa: RUF012
+"""Values as bytes and back, without pickle. Runs on both sides, with the files named in `TEXTS` and no others.
 
 The form: a line of magic, the length of a header, the header (JSON: the value, with blobs by number), the blobs.
-Plain JSON values stand for themselves, all others are objects with a tag `t`. Arrays are npy, tables are their
-columns, pictures are PNG. The other side is not trusted: sizes, types and nesting are checked before anything is built.
+Plain JSON values stand for themselves, all others are objects with a tag `t`. Arrays are npy, tables are their columns
+(`variable_tables`), pictures are PNG. The other side is not trusted: sizes, types and nesting are checked before
+anything is built.
 It must run on Python 3.8 and with or without numpy, pandas, Pillow and matplotlib.
 """
 
@@ -13,34 +14,43 @@ import decimal
 import io
 import json
 import math
-import re
 import struct
 import sys
 from typing import Any
 
+from .variable_parts import Refused, zone_back, zone_of
+from .variable_tables import TableDecoder, TableEncoder
+
+TEXTS = ("variable_parts.py", "variable_arrow.py", "variable_tables.py", "variable_codec.py")
+"""What runs in the sandbox, in the order of imports."""
+
 MAGIC = b"ipy-sandbox value 1\n"
+ARROW_MAGIC = b"ipy-sandbox value 2\n"
+"""Who takes it needs pyarrow."""
+
 MAX_HEADER = 64 * 1024 * 1024
 MAX_PIXELS = 100_000_000
 PNG = b"\x89PNG\r\n\x1a\n"
 IMAGE_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
-NULLABLE = re.compile(r"U?Int(8|16|32|64)|Float(32|64)|boolean")
 
 
-class Refused(ValueError):
-    """The value cannot cross, or what came is not what it claims to be."""
+def encode(value: Any, *, arrow: bool = False) -> bytes:
+    """`value` as bytes.
 
-
-def encode(value: Any) -> bytes:
-    """`value` as bytes."""
+    Arguments:
+        arrow: whether the other side may have pyarrow; if it must have it, the bytes begin with `ARROW_MAGIC`.
+    """
     blobs = []
+    encoder = _Encoder(blobs, arrow)
     try:
-        tree = _Encoder(blobs).node(value)
+        tree = encoder.node(value)
         header = json.dumps({"value": tree, "blobs": [len(blob) for blob in blobs]}, allow_nan=False).encode()
     except RecursionError:
         raise Refused("it is nested too deeply, or contains itself") from None
     if len(header) > MAX_HEADER:
         raise Refused("it has too many small parts: use a numpy array, or a file")
-    return b"".join([MAGIC, struct.pack(">Q", len(header)), header, *blobs])
+    magic = ARROW_MAGIC if encoder.streams else MAGIC
+    return b"".join([magic, struct.pack(">Q", len(header)), header, *blobs])
 
 
 def decode(data: bytes) -> Any:
@@ -58,7 +68,7 @@ def decode(data: bytes) -> Any:
 
 def _unpacked(data):
     start = len(MAGIC) + 8
-    if bytes(data[: len(MAGIC)]) != MAGIC or len(data) < start:
+    if bytes(data[: len(MAGIC)]) not in (MAGIC, ARROW_MAGIC) or len(data) < start:
         raise Refused("it is not in the form of a transferred value")
     (size,) = struct.unpack(">Q", data[len(MAGIC) : start])
     if size > MAX_HEADER or start + size > len(data):
@@ -73,9 +83,11 @@ def _unpacked(data):
     return header, blobs
 
 
-class _Encoder:
-    def __init__(self, blobs):
+class _Encoder(TableEncoder):
+    def __init__(self, blobs, arrow):
         self.blobs = blobs
+        self.arrow = arrow
+        self.streams = 0
 
     def blob(self, data):
         self.blobs.append(data)
@@ -115,7 +127,12 @@ class _Encoder:
         return {"t": "dict", "v": [[self.node(key), self.node(item)] for key, item in value.items()]}
 
     def moment(self, value):
-        return {"t": "datetime", "v": value.replace(tzinfo=None).isoformat(), "fold": value.fold, **_zone(value)}
+        return {
+            "t": "datetime",
+            "v": value.replace(tzinfo=None).isoformat(),
+            "fold": value.fold,
+            **zone_of(value.tzinfo, value),
+        }
 
     def clock(self, value):
         if value.tzinfo is not None:
@@ -149,57 +166,6 @@ class _Encoder:
         np.lib.format.write_array(stream, array, allow_pickle=False)
         return self.blob(stream.getvalue())
 
-    def table(self, value, pd):
-        if value is pd.NA or value is pd.NaT:
-            return {"t": "NA" if value is pd.NA else "NaT"}
-        if type(value) is pd.Timestamp:
-            return {"t": "Timestamp", "v": value.isoformat(), **_zone(value)}
-        if type(value) is pd.Timedelta:
-            return {"t": "Timedelta", "v": value.isoformat()}
-        if type(value) is pd.Series:
-            name, data = self.node(value.name), self.column(value, pd)
-            return {"t": "Series", "name": name, "index": self.index(value.index, pd), "data": data}
-        if type(value) is pd.DataFrame:
-            data = [self.column(value.iloc[:, i], pd) for i in range(value.shape[1])]
-            columns = self.index(value.columns, pd)
-            return {"t": "DataFrame", "columns": columns, "index": self.index(value.index, pd), "data": data}
-        if isinstance(value, pd.Index):
-            return {"t": "Index", "index": self.index(value, pd)}
-        return None
-
-    def index(self, index, pd):
-        names = [self.node(name) for name in index.names]
-        if type(index) is pd.RangeIndex:
-            return {"range": [index.start, index.stop, index.step], "names": names}
-        if isinstance(index, pd.MultiIndex):
-            levels = [index.get_level_values(i) for i in range(index.nlevels)]
-            return {"levels": [self.column(level.to_series(), pd) for level in levels], "names": names}
-        return {"data": self.column(index.to_series(), pd), "names": names, "freq": getattr(index, "freqstr", None)}
-
-    def column(self, series, pd):
-        np, dtype = sys.modules["numpy"], series.dtype
-        name = str(dtype)
-        if isinstance(dtype, np.dtype):
-            if dtype.hasobject:
-                return {"dtype": "object", "values": [self.node(item) for item in series.tolist()]}
-            return {"dtype": "numpy", "npy": self.npy(series.to_numpy(), np)}
-        if isinstance(dtype, pd.DatetimeTZDtype):
-            naive = series.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy()
-            return {"dtype": "tz", "npy": self.npy(naive, np), **_zone_of(dtype.tz)}
-        if isinstance(dtype, pd.CategoricalDtype):
-            codes = self.npy(series.cat.codes.to_numpy(), np)
-            categories = self.column(pd.Series(dtype.categories), pd)
-            return {"dtype": "category", "codes": codes, "categories": categories, "ordered": bool(dtype.ordered)}
-        if isinstance(dtype, pd.StringDtype):
-            missing = series.isna().tolist()
-            values = [None if gone else item for item, gone in zip(series.tolist(), missing)]
-            return {"dtype": name if name == "str" else "string", "values": values}
-        if NULLABLE.fullmatch(name):
-            mask = series.isna()
-            filled = series.fillna(False if name == "boolean" else 0).to_numpy(dtype=_plain_dtype(name))
-            return {"dtype": name, "npy": self.npy(filled, np), "mask": self.npy(mask.to_numpy(), np)}
-        raise Refused(f"columns of type {name} cannot cross: use .astype() first")
-
     def image(self, value, pil):
         if not isinstance(value, pil.Image):
             return None
@@ -216,27 +182,7 @@ class _Encoder:
         value.savefig(stream, format="png", bbox_inches="tight")
         return {"t": "figure", "blob": self.blob(stream.getvalue())}
 
-    LIBRARIES = (("numpy", array), ("pandas", table), ("PIL.Image", image), ("matplotlib.figure", figure))
-
-
-def _plain_dtype(name):
-    return "bool" if name == "boolean" else name.lower()
-
-
-def _zone(moment):
-    if moment.tzinfo is None:
-        return {}
-    return _zone_of(moment.tzinfo, moment)
-
-
-def _zone_of(zone, moment=None):
-    key = getattr(zone, "key", None) or getattr(zone, "zone", None)
-    if isinstance(key, str):
-        return {"zone": key}
-    offset = zone.utcoffset(moment)
-    if offset is None:
-        raise Refused(f"the time zone {zone!r} cannot cross: use one of zoneinfo")
-    return {"offset": offset.total_seconds()}
+    LIBRARIES = (("numpy", array), ("pandas", TableEncoder.table), ("PIL.Image", image), ("matplotlib.figure", figure))
 
 
 def _way_out(value):
@@ -247,9 +193,13 @@ def _way_out(value):
     return f"values of type {name} cannot cross: {cure}"
 
 
-class _Decoder:
+class _Decoder(TableDecoder):
     def __init__(self, blobs):
-        self.blobs = blobs
+        self.blobs = dict(enumerate(blobs))
+
+    def blob(self, number):
+        # Once: a large one that is named often would be a bomb.
+        return self.blobs.pop(number)
 
     def value(self, node):
         if isinstance(node, list):
@@ -269,7 +219,7 @@ class _Decoder:
 
     def moment(self, node):
         naive = datetime.datetime.fromisoformat(node["v"])
-        return naive.replace(tzinfo=_zone_back(node), fold=node["fold"])
+        return naive.replace(tzinfo=zone_back(node), fold=node["fold"])
 
     def exact(self, node):
         text = node["v"]
@@ -280,7 +230,7 @@ class _Decoder:
     def npy(self, number):
         import numpy as np
 
-        data = self.blobs[number]
+        data = self.blob(number)
         stream, form = io.BytesIO(data), np.lib.format
         version = form.read_magic(stream)
         if version not in ((1, 0), (2, 0)):
@@ -297,90 +247,8 @@ class _Decoder:
         stream.seek(0)
         return form.read_array(stream, allow_pickle=False)
 
-    def timestamp(self, node):
-        import pandas as pd
-
-        moment, zone = pd.Timestamp(node["v"]), _zone_back(node)
-        return moment if zone is None else moment.tz_convert(zone)
-
-    def duration(self, node):
-        import pandas as pd
-
-        return pd.Timedelta(node["v"])
-
-    def missing(self, node):
-        import pandas as pd
-
-        return pd.NA if node["t"] == "NA" else pd.NaT
-
-    def series(self, node):
-        import pandas as pd
-
-        index = self.index(node["index"])
-        column = self.column(node["data"], len(index))
-        return pd.Series(column, index=index, name=self.value(node["name"]), copy=False)
-
-    def frame(self, node):
-        import pandas as pd
-
-        index, columns = self.index(node["index"]), self.index(node["columns"])
-        if len(columns) != len(node["data"]):
-            raise Refused("its columns are not as many as their names")
-        # By number first: names may come twice.
-        data = {i: pd.Series(self.column(part, len(index)), index=index) for i, part in enumerate(node["data"])}
-        frame = pd.DataFrame(data, index=index, columns=range(len(columns)) if not data else None)
-        frame.columns = columns
-        return frame
-
-    def index(self, node):
-        import pandas as pd
-
-        names = [self.value(name) for name in node["names"]]
-        if "range" in node:
-            return pd.RangeIndex(*node["range"], name=names[0])
-        if "levels" in node:
-            levels = [self.column(level) for level in node["levels"]]
-            return pd.MultiIndex.from_arrays(levels, names=names)
-        index = pd.Index(self.column(node["data"]), name=names[0])
-        if isinstance(node.get("freq"), str) and len(node["freq"]) < 20:
-            index.freq = node["freq"]
-        return index
-
-    def column(self, node, length=None):
-        import pandas as pd
-
-        column = self._column(node, pd)
-        if length is not None and len(column) != length:
-            raise Refused("its columns do not have the same length")
-        return column
-
-    def _column(self, node, pd):
-        kind = node["dtype"]
-        if kind == "object":
-            return pd.Series([self.value(item) for item in node["values"]], dtype=object).array
-        if kind in ("str", "string"):
-            if not all(item is None or isinstance(item, str) for item in node["values"]):
-                raise Refused("a column of text holds other things")
-            return pd.array(node["values"], dtype=kind if kind == "string" or hasattr(pd, "StringDtype") else object)
-        if kind == "numpy":
-            array = self.npy(node["npy"])
-            if array.ndim != 1:
-                raise Refused("a column of it is not one")
-            return array
-        if kind == "tz":
-            naive = pd.Series(self.npy(node["npy"]))
-            return naive.dt.tz_localize("UTC").dt.tz_convert(_zone_back(node)).array
-        if kind == "category":
-            categories = pd.Index(self.column(node["categories"]))
-            return pd.Categorical.from_codes(self.npy(node["codes"]), categories, ordered=node["ordered"])
-        if isinstance(kind, str) and NULLABLE.fullmatch(kind):
-            column = pd.array(self.npy(node["npy"]), dtype=kind)
-            column[self.npy(node["mask"]).astype(bool)] = pd.NA
-            return column
-        raise Refused("a column of it has an unknown type")
-
     def png(self, node):
-        data = bytes(self.blobs[node["blob"]])
+        data = bytes(self.blob(node["blob"]))
         if data[:8] != PNG or data[12:16] != b"IHDR":
             raise Refused("a picture in it is no PNG")
         width, height = struct.unpack(">II", data[16:24])
@@ -404,8 +272,8 @@ class _Decoder:
         "int": lambda self, node: int(node["v"], 16),
         "float": lambda self, node: float(node["v"]),
         "complex": lambda self, node: complex(*self.values(node)),
-        "bytes": lambda self, node: bytes(self.blobs[node["blob"]]),
-        "bytearray": lambda self, node: bytearray(self.blobs[node["blob"]]),
+        "bytes": lambda self, node: bytes(self.blob(node["blob"])),
+        "bytearray": lambda self, node: bytearray(self.blob(node["blob"])),
         "tuple": lambda self, node: tuple(self.values(node)),
         "set": lambda self, node: set(self.values(node)),
         "frozenset": lambda self, node: frozenset(self.values(node)),
@@ -417,23 +285,7 @@ class _Decoder:
         "Decimal": exact,
         "ndarray": lambda self, node: self.npy(node["blob"]),
         "npscalar": lambda self, node: self.npy(node["blob"])[()],
-        "NA": missing,
-        "NaT": missing,
-        "Timestamp": timestamp,
-        "Timedelta": duration,
-        "Series": series,
-        "DataFrame": frame,
-        "Index": lambda self, node: self.index(node["index"]),
         "image": image,
         "figure": figure,
+        **TableDecoder.TABLES,
     }
-
-
-def _zone_back(node):
-    if "zone" in node:
-        from zoneinfo import ZoneInfo
-
-        return ZoneInfo(node["zone"])
-    if "offset" in node:
-        return datetime.timezone(datetime.timedelta(seconds=node["offset"]))
-    return None

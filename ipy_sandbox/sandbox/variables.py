@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import secrets
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,13 +13,17 @@ from ..background import BACKGROUND
 from ..errors import FileTransferError, VariableTransferError
 from .helper import ask, one_line, text_of
 from .session import Session
-from .variable_codec import Refused, decode, encode
+from .variable_arrow import available
+from .variable_codec import ARROW_MAGIC, TEXTS, decode, encode
+from .variable_parts import Refused
 
 DEFAULT_LIMIT = 256_000_000
 """Bytes that one variable may have."""
 
 INLINE = 100_000
 """Bytes up to which a value travels within the code or the output: one round trip instead of two."""
+
+_WITH_ARROW: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 async def apush(session: Session, variables: Mapping[str, Any], *, limit: int = DEFAULT_LIMIT) -> None:
@@ -32,10 +37,12 @@ async def apush(session: Session, variables: Mapping[str, Any], *, limit: int = 
     Raises:
         VariableTransferError: a value cannot cross; the message says why and what to do. Nothing was set.
     """
-    encoded = {name: _encoded(name, value, limit) for name, value in variables.items()}
+    encoded = _all_encoded(variables, limit, True)
+    if any(data.startswith(ARROW_MAGIC) for data in encoded.values()) and not await _takes_arrow(session):
+        encoded = _all_encoded(variables, limit, False)
     values = {name: await _send(session, data) for name, data in encoded.items()}
     try:
-        await ask(session, do="push", codec=text_of("variable_codec.py"), values=values)
+        await ask(session, do="push", codec=_codec(), values=values)
     except LookupError as error:
         reason = str(error)
     else:
@@ -55,7 +62,7 @@ async def apull(session: Session, names: Sequence[str], *, limit: int = DEFAULT_
     path = f"/tmp/ipy-sandbox-{secrets.token_hex(8)}"
     request: dict[str, Any] = {"names": list(names), "limit": limit, "inline": INLINE, "path": path}
     try:
-        answer = await ask(session, do="pull", codec=text_of("variable_codec.py"), **request)
+        answer = await ask(session, do="pull", codec=_codec(), arrow=available(), **request)
         data = {name: await _receive(session, answer[name], path, limit) for name in names}
     except (LookupError, TypeError, ValueError, OverflowError, FileTransferError) as error:
         reason = one_line(error)
@@ -65,9 +72,30 @@ async def apull(session: Session, names: Sequence[str], *, limit: int = DEFAULT_
     raise VariableTransferError(f"Cannot get {', '.join(names)}: {reason}.")
 
 
-def _encoded(name: str, value: Any, limit: int) -> bytes:
+def _codec() -> list[tuple[str, str]]:
+    return [(file, text_of(file)) for file in TEXTS]
+
+
+async def _takes_arrow(session: Session) -> bool:
+    """Whether the sandbox has pyarrow: asked when it matters, until the answer is yes."""
+    if session not in _WITH_ARROW:
+        try:
+            answer = await ask(session, do="arrow", codec=_codec())
+        except LookupError:
+            return False
+        if answer is not True:
+            return False
+        _WITH_ARROW.add(session)
+    return True
+
+
+def _all_encoded(variables: Mapping[str, Any], limit: int, arrow: bool) -> dict[str, bytes]:
+    return {name: _encoded(name, value, limit, arrow) for name, value in variables.items()}
+
+
+def _encoded(name: str, value: Any, limit: int, arrow: bool) -> bytes:
     try:
-        data = encode(value)
+        data = encode(value, arrow=arrow)
     except Refused as error:
         reason = str(error)
     else:

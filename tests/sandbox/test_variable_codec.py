@@ -19,11 +19,12 @@ import matplotlib.figure
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ipy_sandbox.sandbox.variable_codec import MAGIC, Refused, decode, encode
+from ipy_sandbox.sandbox.variable_codec import MAGIC, decode, encode
+from ipy_sandbox.sandbox.variable_parts import Refused
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = dt.datetime(2026, 10, 25, 2, 30, 1, 5, tzinfo=BERLIN, fold=1)
@@ -54,7 +55,7 @@ trees = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(trees)
 def test_plain_values_come_back_the_same(value: Any) -> None:
     back = decode(encode(value))
@@ -187,7 +188,7 @@ CYCLE.append(CYCLE)
         ([1, {"deep": {3, print}}], "builtin_function"),
         (np.array([object()]), "tolist"),
         (np.ma.array([1]), "MaskedArray"),
-        (pd.Series(pd.interval_range(0, 2)), "interval"),
+        (pd.Series(pd.arrays.SparseArray([0, 1])), "Sparse"),
         (Image.new("CMYK", (1, 1)), r'convert\("RGB"\)'),
         (CYCLE, "contains itself"),
     ],
@@ -229,7 +230,14 @@ def pickled_npy() -> bytes:
     return stream.getvalue()
 
 
+def as_npy(values: list[Any]) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, np.array(values))
+    return stream.getvalue()
+
+
 ARRAY = {"t": "ndarray", "blob": 0}
+TEXT = {"dtype": "text", "storage": "python", "nan": True}
 COLUMN = {"dtype": "numpy", "npy": 0}
 INDEX = {"range": [0, 1, 1], "names": [None]}
 HUGE = "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,)}\n"
@@ -274,7 +282,23 @@ DEEP = "[" * 100_000 + "]" * 100_000
                 npy("{'descr': '<f8', 'fortran_order': False, 'shape': (1,)}\n", b"x" * 8)),
         payload({"t": "Series", "name": None, "index": INDEX, "data": {"dtype": "object", "values": [{"t": "eval"}]}}),
         payload({"t": "Series", "name": None, "index": INDEX, "data": {"dtype": "Sparse[int]", "npy": 0}}, b""),
-        payload({"t": "Series", "name": None, "index": INDEX, "data": {"dtype": "str", "values": [1]}}),
+        payload({"t": "Series", "name": None, "index": INDEX, "data": {**TEXT, "values": [1]}}),
+        payload({"t": "Series", "name": None, "index": INDEX, "data": {**TEXT, "storage": "numpy", "values": ["a"]}}),
+        payload({"t": "Series", "name": None, "index": INDEX, "data": {"dtype": "period", "npy": 0, "freq": "x" * 99}},
+                as_npy([1])),
+        payload({"t": "Series", "name": None, "index": INDEX, "data": {"dtype": "period", "npy": 0, "freq": "eval"}},
+                as_npy([1])),
+        payload({"t": "Series", "name": None, "index": INDEX, "data": {"dtype": "period", "npy": 0, "freq": "D"}},
+                as_npy([1.5])),
+        payload({"t": "Series", "name": None, "index": INDEX,
+                 "data": {"dtype": "interval", "ends": [COLUMN, {**COLUMN, "npy": 1}], "closed": "evil"}},
+                as_npy([1]), as_npy([2])),
+        payload({"t": "Series", "name": None, "index": INDEX,
+                 "data": {"dtype": "interval", "ends": [COLUMN, {**COLUMN, "npy": 1}], "closed": "left"}},
+                as_npy([2]), as_npy([1])),
+        payload({"t": "Series", "name": None, "index": INDEX,
+                 "data": {"dtype": "interval", "ends": [COLUMN, COLUMN], "closed": "left"}}, as_npy([1])),
+        payload([ARRAY, ARRAY], as_npy([1])),
         payload({"t": "DataFrame", "columns": INDEX, "index": INDEX, "data": []}),
     ],
 )  # fmt: skip

@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from ipy_sandbox.errors import ProviderError, SandboxLostError, VariableTransferError
 from ipy_sandbox.models import Event, ExecutionError, Stdout
+from ipy_sandbox.sandbox import variables
 from ipy_sandbox.sandbox.fake import FakeProvider
+from ipy_sandbox.sandbox.helper import ask
 from ipy_sandbox.sandbox.session import Session
 from ipy_sandbox.sandbox.variable_codec import MAGIC, encode
 from ipy_sandbox.sandbox.variables import INLINE, apull, apush
@@ -33,6 +36,19 @@ async def session(anyio_backend: str) -> AsyncIterator[Session]:
         yield started
 
 
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the kernel's helper is asked."""
+    asked: list[str] = []
+
+    async def noted(session: Session, *, do: str, **request: Any) -> Any:
+        asked.append(do)
+        return await ask(session, do=do, **request)
+
+    monkeypatch.setattr(variables, "ask", noted)
+    return asked
+
+
 async def test_there_and_back(session: Session) -> None:
     frame = pd.DataFrame({"a": [1, 2], "b": ["x", None]})
     big = np.arange(INLINE, dtype="float64")
@@ -44,6 +60,43 @@ async def test_there_and_back(session: Session) -> None:
     pd.testing.assert_frame_equal(got["frame"], frame)
     np.testing.assert_array_equal(got["big"], big)
     assert got["few"] == {"k": (1, None)}
+
+
+TEXT = pd.DataFrame({"text": ["a", None] * 1000, "name": pd.Series(["b", "c"] * 1000, dtype=object)})
+KINDS = pd.Series([1, None, 3], dtype=pd.ArrowDtype(pa.int8()))
+
+
+async def test_text_and_arrow_columns_travel_as_arrow(session: Session, requests: list[str]) -> None:
+    await apush(session, {"text": TEXT, "kinds": KINDS})
+    await apush(session, {"kinds": KINDS})
+    assert requests == ["arrow", "push", "push"]
+    assert (await session.arun("str(kinds.dtype), len(text)")).text == "('int8[pyarrow]', 2000)"
+    got = await apull(session, ["text", "kinds"])
+    pd.testing.assert_frame_equal(got["text"], TEXT)
+    pd.testing.assert_series_equal(got["kinds"], KINDS)
+
+
+async def test_a_sandbox_without_pyarrow_takes_and_gives_what_needs_none(requests: list[str]) -> None:
+    async with Session("local") as session:
+        await session.arun("import sys; sys.modules['pyarrow'] = None")
+        await apush(session, {"text": TEXT})
+        assert requests == ["arrow", "push"]
+        back = (await apull(session, ["text"]))["text"]
+        assert str(back.to_dict("list")) == str(TEXT.to_dict("list"))
+        assert [str(dtype) for dtype in back.dtypes] == ["str", "object"]
+        with pytest.raises(VariableTransferError, match=r"Cannot send kinds: .*int8\[pyarrow\] cannot cross"):
+            await apush(session, {"kinds": KINDS})
+
+
+async def test_a_notebook_without_pyarrow_gets_what_needs_none(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await session.arun("import pandas as pd; text = pd.Series(['a', None] * 1000)")
+    await session.arun("kinds = pd.Series([1], dtype='int8[pyarrow]')")
+    monkeypatch.setattr(pa, "__version__", "14.0.0")
+    assert (await apull(session, ["text"]))["text"][0] == "a"
+    with pytest.raises(VariableTransferError, match=r"int8\[pyarrow\] cannot cross"):
+        await apull(session, ["kinds"])
 
 
 async def test_it_leaves_no_trace_in_the_kernel(session: Session) -> None:
@@ -68,6 +121,8 @@ async def test_it_leaves_no_trace_in_the_kernel(session: Session) -> None:
     assert "'x = 5'" in after.text
     files = await session.arun("import os; [f for f in os.listdir('/tmp') if f.startswith('ipy-sandbox')]")
     assert files.text == "[]"
+    modules = await session.arun("import sys; [name for name in sys.modules if name.startswith('_ipy_sandbox')]")
+    assert modules.text == "[]"
 
 
 @pytest.mark.parametrize(
@@ -143,6 +198,20 @@ async def test_a_sandbox_that_lies_gives_a_clear_error(answer: Any) -> None:
 async def test_a_true_answer_of_the_same_kind_is_taken() -> None:
     session = Session(FakeProvider(script=liar(inline(encode([1, 2])))))
     assert await apull(session, ["x"]) == {"x": [1, 2]}
+
+
+@pytest.mark.parametrize("answer", [{"answer": "yes"}, {"answer": None}, {"error": "no"}])
+async def test_a_sandbox_that_does_not_say_it_has_pyarrow_gets_no_arrow(answer: Any) -> None:
+    codes: list[str] = []
+
+    def script(code: str) -> Iterable[Event]:
+        codes.append(code)
+        return liar(answer if "'do': 'arrow'" in code else {"answer": None})(code)
+
+    await apush(Session(FakeProvider(script=script)), {"text": TEXT.head(1001)})
+    assert len(codes) == 2
+    sent = re.findall(r"'inline': '([^']+)'", codes[1])
+    assert base64.b64decode(sent[0]).startswith(MAGIC)
 
 
 async def test_a_kernel_that_is_not_ipython_is_said() -> None:
