@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UpstreamError
@@ -46,7 +48,15 @@ async def forward(
         owners = (proxy.shared.owners, caller.identity, choice.place) if path == "responses" else None
         try:
             if await relay(
-                proxy.upstream, exchange, route, "POST", path, sent, owners=owners, others_are_left=bool(left)
+                proxy.upstream,
+                exchange,
+                route,
+                "POST",
+                path,
+                sent,
+                headers=_headers_of(caller, exchange.headers),
+                owners=owners,
+                others_are_left=bool(left),
             ):
                 return
         except UpstreamError as error:
@@ -63,17 +73,20 @@ async def relay(
     path: str,
     content: bytes = b"",
     *,
+    headers: Mapping[str, str] | None = None,
     owners: tuple[Owners, str, str] | None = None,
     others_are_left: bool = False,
 ) -> bool:
     """Send one request to one endpoint, and its answer to the client as it comes.
 
     Arguments:
+        headers: of the client, in place of those that came.
         owners: where to note that a new response belongs to this identity, at this place.
         others_are_left: whether a failure shall not be passed on; then the result is False.
     """
     query = exchange.scope["query_string"].decode("latin-1")
-    async with upstream.forward(route, method, path, headers=exchange.headers, content=content, query=query) as answer:
+    sent = exchange.headers if headers is None else headers
+    async with upstream.forward(route, method, path, headers=sent, content=content, query=query) as answer:
         if others_are_left and answer.status >= 400 and may_try_another(answer.status):
             return False
         await exchange.start(answer.status, answer.headers)
@@ -82,6 +95,16 @@ async def relay(
             await exchange.write(chunk)
     await exchange.finish()
     return True
+
+
+def _headers_of(caller: Caller, headers: Mapping[str, str]) -> dict[str, str]:
+    """The client's headers; its idempotency key is its own: the endpoint knows one account, and may answer the second
+    one who sends a key with what the first one got.
+    """
+    own = dict(headers)
+    if key := own.get("idempotency-key"):
+        own["idempotency-key"] = hashlib.sha256(f"{caller.identity} {key}".encode()).hexdigest()
+    return own
 
 
 async def _place_of_previous(proxy: Proxy, caller: Caller, body: dict[str, Any]) -> str | None:

@@ -73,6 +73,16 @@ def test_bodies_pass_byte_for_byte(echo: Echo, echo_proxy: ProxyServer, path: st
     assert "set-cookie" not in answer.headers
 
 
+def test_an_idempotency_key_is_the_callers_own(echo: Echo, echo_proxy: ProxyServer) -> None:
+    def sent_by(name: str, key: str) -> str:
+        headers = {"authorization": f"Bearer sk-{name}", "idempotency-key": key}
+        httpx.post(f"{echo_proxy.url}/v1/responses", content=b'{"model":"m"}', headers=headers)
+        return echo.headers["idempotency-key"]
+
+    assert sent_by("alice", "1") == sent_by("alice", "1") != sent_by("alice", "2")
+    assert sent_by("alice", "1") != sent_by("bob", "1"), "the endpoint would give bob the answer for alice"
+
+
 @pytest.mark.parametrize("path", ["responses", "chat/completions"])
 def test_streams_pass_byte_for_byte(echo: Echo, echo_proxy: ProxyServer, path: str) -> None:
     answer = httpx.post(f"{echo_proxy.url}/v1/{path}", content=b'{"model":"m","stream":true}', headers=ALICE)
