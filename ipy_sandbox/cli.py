@@ -49,12 +49,16 @@ def run_demo(arguments: argparse.Namespace) -> int:
     from .demo import run_demo
 
     notebook, page = run_demo(Path(arguments.output))
-    print(f"The quickstart ran. Look at {page}, or open it: jupyter lab {notebook}")
+    print(f"The quickstart ran. Look at {page} in a browser, or open the notebook: jupyter lab {notebook}")
     return 0
 
 
 def _add_install(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    install = commands.add_parser("install", help='install the kernel "Python (sandbox)" for Jupyter')
+    install = commands.add_parser(
+        "install",
+        help='install the kernel "Python (sandbox)" for Jupyter',
+        description="Install the kernel that sends every cell to the sandbox. This environment's Jupyter has it already.",
+    )
     install.set_defaults(run=run_install)
     uninstall = commands.add_parser("uninstall", help='remove the kernel "Python (sandbox)"')
     uninstall.set_defaults(run=run_uninstall)

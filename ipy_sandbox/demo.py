@@ -25,7 +25,13 @@ def run_demo(directory: Path) -> list[Path]:
         raise ConfigurationError(f"{error.name} is missing: pip install 'ipy-sandbox[lab]'.") from None
     notebook = nbformat.read(_quickstart(), as_version=4)
     # Cells that show what an error looks like are marked as such in the notebook.
-    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    nbclient.NotebookClient(
+        notebook,
+        timeout=120,
+        kernel_name="python3",
+        # New kernels warn that loopback is not encrypted.
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],
+    ).execute()
     page, _ = HTMLExporter().from_notebook_node(notebook)  # type: ignore[no-untyped-call]
     written = [directory / QUICKSTART, directory / "01_quickstart.html"]
     try:

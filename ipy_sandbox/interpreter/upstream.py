@@ -345,7 +345,11 @@ async def _status_error(route: Route, response: httpx.Response) -> UpstreamError
     failure = Failure.from_payload(response.reason_phrase if is_page else body)
     hint = ""
     if status in (401, 403):
-        hint = " Check its key." if route.api_key else " No key was sent: pass api_key=."
+        hint = (
+            " Check its key."
+            if route.api_key
+            else " No key was sent: set OPENAI_BASE_URL and OPENAI_API_KEY, or pass api_key=."
+        )
     return UpstreamError(
         f"The model server {route.host} answered {status} for {route.model}: {_one_line(failure.message)}{hint}",
         provider=route.provider.name,

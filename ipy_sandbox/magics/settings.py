@@ -47,8 +47,8 @@ class Settings(HasTraits):
     spare = Enum(
         ["off", "after_use", "at_load"],
         "after_use",
-        help="When the local provider keeps a spare sandbox ready, which costs about 150 MB: never, from the first "
-        "sandbox on, or as soon as the extension is loaded.",
+        help="When the local provider keeps a spare sandbox ready, which costs about 110 MB: off (never), after_use "
+        "(from the first sandbox on), or at_load (as soon as the extension is loaded).",
     ).tag(config=True)
     progress_after = Float(1.0, help="Seconds without output after which a line says what is going on.").tag(
         config=True
@@ -75,7 +75,10 @@ class AISettings(HasTraits):
         "provider whose key is set, else a model server on this machine.",
     ).tag(config=True)
     base_url = Unicode(
-        None, allow_none=True, help="Address of an OpenAI-compatible server; None: OPENAI_BASE_URL or the provider's."
+        None,
+        allow_none=True,
+        help="Address of an OpenAI-compatible server that needs no key; None: OPENAI_BASE_URL, which gets "
+        "OPENAI_API_KEY, or the provider's.",
     ).tag(config=True)
     max_turns = Integer(30, help="Calls of the model that one question may take.").tag(config=True)
     max_history = Integer(

@@ -16,7 +16,7 @@ c.SandboxMagics.timeout = 60.0
 c.SandboxMagics.lifetime = 600.0
 c.SandboxMagics.internet = False
 
-# The model that %%ai asks: here a proxy of yours, which has the keys, limits and models.
-c.AIMagics.base_url = "http://127.0.0.1:4000/v1"
+# The model that %%ai asks. OPENAI_BASE_URL and OPENAI_API_KEY in the environment of each kernel say where, and with
+# which key: best a proxy of yours (http://127.0.0.1:4000/v1) and the student's own key for it.
 c.AIMagics.model = "class-model"
 c.AIMagics.max_turns = 10

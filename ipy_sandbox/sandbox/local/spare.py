@@ -22,7 +22,7 @@ DELAY = 1.0
 
 
 class Spare:
-    """Keeps at most one spare sandbox, of the kind that was asked for last. It costs about 150 MB of memory.
+    """Keeps at most one spare sandbox, of the kind that was asked for last. It costs about 110 MB of memory.
 
     Attributes:
         policy: "off"; "after_use" (the default): from the first sandbox on; "at_load": as soon as it is set.
