@@ -1,7 +1,13 @@
 """Run code in a sandbox instead of on your machine, and see the results as if it had run here.
 
-In a notebook: `%load_ext ipy_sandbox`, then `%%sandbox`. In a program: `run_code`, `Session` and the others below,
-imported on first use so that `import ipy_sandbox` stays light.
+In a notebook: `%load_ext ipy_sandbox`, then `%%sandbox`.
+
+In a program:
+    Session                             a sandbox that is kept, made anew after a loss: `with Session("local") as s:`
+    code_interpreter_tool               run code in a sandbox of its own
+    create_sandbox, run_code, ...       one function for each thing that a sandbox can do, and its `async` twin `a...`
+    responses, completion               ask a model that may run code
+All of them are in `dir(ipy_sandbox)`, and imported on first use so that `import ipy_sandbox` stays light.
 """
 
 from __future__ import annotations
@@ -69,4 +75,4 @@ def unload_ipython_extension(shell: Any) -> None:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_HOME]
+    return __all__

@@ -57,7 +57,7 @@ def _add_install(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     install = commands.add_parser(
         "install",
         help='install the kernel "Python (sandbox)" for Jupyter',
-        description="Install the kernel that sends every cell to the sandbox. This environment's Jupyter has it already.",
+        description="Install the kernel that sends every cell to the sandbox. This environment has it already.",
     )
     install.set_defaults(run=run_install)
     uninstall = commands.add_parser("uninstall", help='remove the kernel "Python (sandbox)"')

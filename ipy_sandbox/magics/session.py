@@ -66,11 +66,15 @@ def session_parser() -> MagicParser:
 
 
 def _add_transfer(commands: argparse._SubParsersAction[MagicParser]) -> None:
-    put = commands.add_parser("put", help="copy files into the sandbox")
+    put = commands.add_parser(
+        "put", help="copy files into the sandbox", usage=f"%{PROG} put [-s NAME] LOCAL... [REMOTE]"
+    )
     put.add_argument(
         "paths", nargs="+", metavar="LOCAL... [REMOTE]", help="as with cp: the last of several is where to"
     )
-    get = commands.add_parser("get", help="copy files of the sandbox here")
+    get = commands.add_parser(
+        "get", help="copy files of the sandbox here", usage=f"%{PROG} get [-f] [-s NAME] REMOTE... [LOCAL]"
+    )
     get.add_argument("-f", "--force", action="store_true", help="let files that a pattern names replace local ones")
     get.add_argument(
         "paths", nargs="+", metavar="REMOTE... [LOCAL]", help="as with cp: the last of several is where to"

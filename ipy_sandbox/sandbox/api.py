@@ -102,9 +102,10 @@ async def arun_code(
     api_base: str | None = None,
     timeout: float | None = None,
 ) -> CodeExecutionResult:
-    """Run `code` in a sandbox and return its result.
+    """Run `code` in a sandbox and return its result, which holds the error if the code raised one.
 
     Arguments:
+        provider: e2b, opensandbox or local; `api_key` and `api_base` go before its environment variables.
         container: a handle, or the bare id of a sandbox.
         timeout: seconds the run may take; None means no limit.
 
@@ -132,7 +133,7 @@ async def acode_interpreter_tool(
     api_key: str | None = None,
     api_base: str | None = None,
 ) -> CodeExecutionResult:
-    """Run `code` in a sandbox of its own: make it, run, delete it.
+    """Run `code` in a sandbox of its own: make it, run, delete it; the result holds the error if the code raised one.
 
     Arguments:
         timeout: seconds the run may take (300); the sandbox's own lifetime is a little longer.

@@ -29,9 +29,10 @@ class Session:
 
     Arguments:
         provider: a name (None: the default provider) or an instance, which stays the caller's to close.
-        options: how its sandboxes are made.
+        options: how its sandboxes are made, such as `SandboxOptions(timeout=600, allow_internet_access=True)`.
         handle: a sandbox that exists already.
         name: what people call the session.
+        api_key, api_base: of a provider that is given by name, instead of its environment variables.
     """
 
     def __init__(
@@ -59,6 +60,10 @@ class Session:
         self._lock = asyncio.Lock()
         self._renewed_at = time.monotonic()
         self._closed = False
+
+    def __repr__(self) -> str:
+        sandbox = "closed" if self._closed else self.handle.id if self.handle else "no sandbox yet"
+        return f"<Session {self.name!r} on {self.provider.name}: {sandbox}>"
 
     @property
     def busy(self) -> bool:

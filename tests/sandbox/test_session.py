@@ -38,6 +38,7 @@ async def test_a_session_is_made_on_first_use_and_deleted_at_the_end() -> None:
 
 def test_the_same_class_works_without_await() -> None:
     with Session("fake") as session:
+        assert repr(session) == f"<Session 'default' on fake: {session.start().id}>"
         assert session.run("hello").stdout == "hello"
         assert [type(event).__name__ for event in session.stream("x")] == ["ExecutionCount", "Stdout", "End"]
 
