@@ -162,5 +162,7 @@ def _beginning(before: str, names: list[str]) -> str:
 
 
 def _result(names: Iterable[str], fragment: str, kind: str = "option") -> SimpleMatcherResult:
-    completions = [SimpleCompletion(name, type=kind) for name in names if name.startswith(fragment)]
+    completions = [
+        SimpleCompletion(name, type=kind) for name in names if name.startswith(fragment) and name.isprintable()
+    ]
     return {"completions": completions, "matched_fragment": fragment, "suppress": True}

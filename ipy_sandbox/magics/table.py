@@ -15,6 +15,9 @@ from .sessions import NotebookSession, Sessions
 INFO_TIMEOUT = 3.0
 """Seconds that the providers have to say how the sandboxes are."""
 
+MOST_ROWS, LONGEST_CELL = 1000, 5000
+"""What a page shows without effort; a sandbox has made lists of hundreds of thousands of files."""
+
 HEADER = ("", "session", "provider", "sandbox", "state", "age", "time left", "memory", "runs")
 
 
@@ -23,7 +26,9 @@ class Table:
 
     def __init__(self, header: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
         self.header = header
-        self.rows = [[safe_text(cell) for cell in row] for row in rows]
+        self.rows = [[safe_text(cell[:LONGEST_CELL]) for cell in row] for row in rows[:MOST_ROWS]]
+        if len(rows) > MOST_ROWS:
+            self.rows.append([f"... and {len(rows) - MOST_ROWS} more", *[""] * (len(header) - 1)])
         self._empty = empty
 
     def __repr__(self) -> str:

@@ -207,6 +207,14 @@ class TestFiles:
         (tmp_path / "file").write_text("")
         assert isinstance(shell.run(f"%sandbox_session get x {tmp_path}/file/x").error_in_exec, FileTransferError)
 
+    def test_a_sandbox_full_of_files_does_not_fill_the_page(self, shell: Shell, provider: ScriptedProvider) -> None:
+        shell.run("%sandbox 1")
+        provider.files["fake1"] = {f"{number:05}{'x' * 9000}": b"" for number in range(3000)}
+        shown = shell.run("%sandbox_session ls").result._repr_html_()
+        assert shown.count("<tr>") == 1 + 1000 + 1
+        assert "... and 2000 more" in shown
+        assert len(shown) < 10_000_000
+
 
 class TestExport:
     def script(self, code: str) -> list[Event]:
