@@ -217,6 +217,12 @@ def png(width: int, height: int) -> bytes:
     )
 
 
+def black(width: int, height: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("L", (width, height)).save(stream, format="PNG")
+    return stream.getvalue()
+
+
 class Bomb:
     fired = False
 
@@ -276,6 +282,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
         payload({"t": "datetime", "v": "2026-01-01", "fold": 0, "zone": "../../../etc/passwd"}),
         payload({"t": "image", "blob": 0}, png(60_000, 60_000)),
         payload({"t": "image", "blob": 0}, png(5_000, 5_000)),
+        payload([{"t": "image", "blob": number} for number in range(3)], *[black(7_000, 7_000)] * 3),
         payload({"t": "image", "blob": 0}, b"GIF89a" + b"\0" * 100),
         payload({"t": "figure", "blob": 0}, b"<svg onload=alert(1)>"),
         payload({"t": "Series", "name": None, "index": {"range": [0, 10**12, 1], "names": [None]}, "data": COLUMN},

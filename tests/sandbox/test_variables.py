@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import re
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
@@ -242,3 +244,21 @@ async def test_a_lost_sandbox_stays_a_lost_sandbox() -> None:
     provider.lose("fake1")
     with pytest.raises(SandboxLostError):
         await apull(session, ["x"])
+
+
+async def test_a_value_that_takes_long_to_read_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(data: bytes) -> int:
+        begun.set()
+        go_on.wait(20)
+        return 5
+
+    monkeypatch.setattr(variables, "decode", slow)
+    pulling = asyncio.ensure_future(apull(Session(FakeProvider(script=liar(inline(encode(5))))), ["x"]))
+    await asyncio.to_thread(begun.wait, 20)
+    other = Session(FakeProvider(script=lambda code: [Stdout("other")]))
+    assert (await other.arun("x")).stdout == "other"
+    assert not pulling.done()
+    go_on.set()
+    assert await pulling == {"x": 5}
