@@ -69,7 +69,7 @@ async def _until(
             interrupt.cancel()
     raise ExecutionTimeoutError(
         f"The code ran longer than {timeout:g} s in sandbox {handle.id} and was stopped: "
-        "give it more time with timeout=, or make it shorter.",
+        "give it a longer timeout, or make it shorter.",
         provider=handle.provider,
         sandbox_id=handle.id,
     )
