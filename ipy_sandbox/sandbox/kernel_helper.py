@@ -5,6 +5,7 @@
 
 
 def _ipy_sandbox_helper(request, mark):
+    import asyncio
     import base64
     import json
     import os
@@ -16,6 +17,16 @@ def _ipy_sandbox_helper(request, mark):
 
     def forget_this_cell(result):
         shell.events.unregister("post_run_cell", forget_this_cell)
+        # The reply tells this number less one, and execd would wait for ever for one above 0.
+        if result.execution_count == 1:
+            try:
+                asyncio.get_running_loop().call_soon(forget, result)
+                return
+            except RuntimeError:  # an old kernel
+                pass
+        forget(result)
+
+    def forget(result):
         history, number = shell.history_manager, result.execution_count
         shell.execution_count = number
         del history.input_hist_parsed[number:], history.input_hist_raw[number:]

@@ -30,8 +30,15 @@ BERLIN = ZoneInfo("Europe/Berlin")
 NOW = dt.datetime(2026, 10, 25, 2, 30, 1, 5, tzinfo=BERLIN, fold=1)
 
 
-def same(a: Any, b: Any) -> bool:
-    return repr(a) == repr(b) and type(a) is type(b)
+def shown(value: Any) -> str:
+    """A text that is the same for the same value: NaN has no equal, and sets no order."""
+    if isinstance(value, (list, tuple)):
+        return f"{type(value)} {[shown(item) for item in value]}"
+    if isinstance(value, (set, frozenset)):
+        return f"{type(value)} {sorted(shown(item) for item in value)}"
+    if isinstance(value, dict):
+        return f"{[(shown(key), shown(item)) for key, item in value.items()]}"
+    return f"{type(value)} {value!r}"
 
 
 leaves = (
@@ -58,9 +65,7 @@ trees = st.recursive(
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(trees)
 def test_plain_values_come_back_the_same(value: Any) -> None:
-    back = decode(encode(value))
-    assert same(back, value) or back == value
-    assert type(back) is type(value)
+    assert shown(decode(encode(value))) == shown(value)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import re
 import threading
@@ -14,6 +15,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from servers.e2b_server import e2b_server
+from servers.opensandbox_server import opensandbox
 
 from ipy_sandbox.errors import ProviderError, SandboxLostError, VariableTransferError
 from ipy_sandbox.models import Event, ExecutionError, Stdout
@@ -99,6 +102,19 @@ async def test_a_notebook_without_pyarrow_gets_what_needs_none(
     assert (await apull(session, ["text"]))["text"][0] == "a"
     with pytest.raises(VariableTransferError, match=r"int8\[pyarrow\] cannot cross"):
         await apull(session, ["kinds"])
+
+
+SERVERS = {"local": contextlib.nullcontext, "e2b": e2b_server, "opensandbox": opensandbox}
+
+
+@pytest.mark.parametrize("name", SERVERS)
+async def test_variables_may_be_the_first_that_a_kernel_sees(name: str) -> None:
+    with SERVERS[name]():
+        async with Session(name) as session:
+            await apush(session, {"x": 5})
+            assert await apull(session, ["x"]) == {"x": 5}
+            result = await session.arun("x, len(In)")
+            assert (result.text, result.execution_count) == ("(5, 2)", 1)
 
 
 async def test_it_leaves_no_trace_in_the_kernel(session: Session) -> None:
