@@ -201,6 +201,9 @@ def test_plain_plotly_figures_are_shown_and_others_are_not() -> None:
     assert safe_bundle({mime: figure}).data[mime] == figure
     for part in (
         {"data": [{"type": "choroplethmap"}]},
+        {"data": [{"type": ["bar"]}]},
+        {"data": [{"type": {"bar": 1}}]},
+        {"data": ["bar"]},
         {"layout": {"images": [{"source": "https://x.org/x.png"}]}},
         {"layout": {"title": {"text": "<a href='https://x.org'>x</a>"}}},
         {"layout": {"mapbox": {"accesstoken": "x"}}},

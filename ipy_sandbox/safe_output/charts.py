@@ -44,7 +44,8 @@ def plain_plotly(figure: Any) -> bool:
     traces, config = figure.get("data"), figure.get("config") or {}
     if not isinstance(traces, list) or not isinstance(config, dict) or not config.keys() <= _PLOTLY_CONFIG:
         return False
-    if not all(isinstance(t, dict) and t.get("type", "scatter") in _TRACES for t in traces):
+    kinds = [t.get("type", "scatter") if isinstance(t, dict) else None for t in traces]
+    if not all(isinstance(kind, str) and kind in _TRACES for kind in kinds):
         return False
     layout = _without_unused_maps(figure.get("layout"))
     return not any(_plotly_refuses(key, value) for key, value in _walk({"data": traces, "layout": layout}))
