@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 import ssl
 import urllib.request
@@ -169,7 +170,16 @@ def _errors_of_httpx() -> Iterator[None]:
     try:
         yield
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise _kind(error)(str(error)) from error
+        raise _kind(error)(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    import aiohttp
+
+    # Its own text repeats the host and tells of TLS before it comes to the reason.
+    if isinstance(error, aiohttp.ClientConnectorError) and error.strerror:
+        return os.strerror(error.errno or 0) if error.strerror.startswith("Connect call failed") else error.strerror
+    return str(error)
 
 
 def _kind(error: Exception) -> type[httpx.TransportError]:

@@ -14,7 +14,6 @@ import contextlib
 import email.utils
 import json
 import random
-import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -32,7 +31,6 @@ from .sse import ServerEvent, SSEDecoder
 from .transport import make_client
 from .turn import API, Delta, Turn
 
-_AIOHTTP_REASON = re.compile(r"^Cannot connect to host \S+ ssl:\S+ \[(.*)\]$")
 _RETRIED = {429, 500, 502, 503, 504, 529}
 _LONGEST_WAIT = 60.0
 _BROKEN_OFF = "broke off its answer before the end"
@@ -276,8 +274,7 @@ def _unreachable(route: Route, error: Exception, idle_timeout: float) -> Upstrea
     if isinstance(error, httpx.ReadTimeout):
         what = f"The model server {route.host} sent nothing for {idle_timeout:g} seconds."
     else:
-        # aiohttp repeats the host and tells of TLS before it comes to the reason.
-        reason = _AIOHTTP_REASON.sub(r"\1", str(error)) or type(error).__name__
+        reason = str(error) or type(error).__name__
         what = (
             f"Cannot reach the model server {route.host} ({reason}); check that it runs and that its address is right."
         )

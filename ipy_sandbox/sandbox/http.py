@@ -309,6 +309,8 @@ async def _read_capped(response: httpx.Response, cap: int) -> httpx.Response:
 def _said(response: httpx.Response) -> str:
     """What the server said about an error, as `: text`, or nothing."""
     text = response.text[:10_000]
+    if text.lstrip().startswith("<"):
+        text = response.reason_phrase  # a page is for browsers
     with contextlib.suppress(ValueError, RecursionError):
         body = response.json()
         if isinstance(body, Mapping):

@@ -196,7 +196,11 @@ class Session:
                 await self.provider.aclose()
 
     async def __aenter__(self) -> Session:
-        await self.astart()
+        try:
+            await self.astart()
+        except BaseException as error:
+            await self._close_without_hiding(error)  # there will be no exit
+            raise
         return self
 
     async def __aexit__(
@@ -257,8 +261,7 @@ class Session:
         return BACKGROUND.run(self.aclose(keep=keep))
 
     def __enter__(self) -> Session:
-        self.start()
-        return self
+        return BACKGROUND.run(self.__aenter__())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

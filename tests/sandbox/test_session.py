@@ -12,6 +12,7 @@ from ipy_sandbox.errors import (
     ExecutionTimeoutError,
     SandboxBusyError,
     SandboxCreationError,
+    SandboxError,
     SandboxLostError,
 )
 from ipy_sandbox.models import ExecutionError, SandboxOptions, Stdout
@@ -75,6 +76,17 @@ async def test_a_failed_start_is_not_remembered() -> None:
         await session.arun("1")
     provider.create_error = None
     assert (await session.arun("1")).stdout == "1"
+
+
+async def test_a_session_that_cannot_be_entered_is_closed() -> None:
+    provider = FakeProvider()
+    provider.create_error = SandboxCreationError("No room.")
+    session = Session(provider)
+    with pytest.raises(SandboxCreationError):
+        async with session:
+            pass
+    with pytest.raises(SandboxError, match="closed"):
+        await session.arun("1")
 
 
 async def test_a_run_past_its_limit_is_interrupted_and_keeps_what_came_before() -> None:
