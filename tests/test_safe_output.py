@@ -460,3 +460,22 @@ def test_pictures_of_a_result_are_saved_on_request(tmp_path: Path) -> None:
 
 def test_empty_result_shows_its_repr() -> None:
     assert result_of()._repr_mimebundle_() == ({"text/plain": "<CodeExecutionResult>"}, {})
+
+
+KEYS = st.sampled_from(["type", "data", "layout", "template", "encoding", "mark", "values", "width", "field", "x"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["bar", "\ud800"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=12,
+)
+MIMES = ["text/plain", "text/html", "text/markdown", "text/latex", "image/png", "image/svg+xml", "application/json",
+         "application/vnd.plotly.v1+json", "application/vnd.vegalite.v5+json"]  # fmt: skip
+
+
+@given(st.sampled_from(MIMES), JSON, JSON)
+@settings(deadline=None, max_examples=300)
+def test_whatever_json_comes_is_shown_or_left_out(mime: str, value: Any, metadata: Any) -> None:
+    chart = {"$schema": "https://vega.github.io/schema/vega-lite/v5.json", "data": [value, {"type": value}]}
+    for data in (value, chart, {**chart, "layout": {"template": value}}, {"data": [{"type": value}]}):
+        bundle = safe_bundle({mime: data}, {mime: metadata})
+        json.dumps([bundle.data, bundle.metadata], allow_nan=False, ensure_ascii=False).encode()
