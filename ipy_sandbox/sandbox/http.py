@@ -310,7 +310,8 @@ def _said(response: httpx.Response) -> str:
     """What the server said about an error, as `: text`, or nothing."""
     text = response.text[:10_000]
     if text.lstrip().startswith("<"):
-        text = response.reason_phrase  # a page is for browsers
+        # A page is for browsers: this may be some other server.
+        text = response.reason_phrase + ", so the address may be wrong" * (response.status_code in (404, 405, 501))
     with contextlib.suppress(ValueError, RecursionError):
         body = response.json()
         if isinstance(body, Mapping):

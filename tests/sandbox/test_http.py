@@ -93,6 +93,7 @@ def streaming(*chunks: bytes | float, end: bool = True) -> HTTPServer:
         (429, b"", {"Retry-After": "90"}, RateLimitError, "try again in 90 s"),
         (429, b"[" * 100_000, {"Retry-After": "inf"}, RateLimitError, "try again later"),
         (500, b"<html>oops</html>", {}, ProviderError, "e2b failed: GET /x gave 500: Internal Server Error."),
+        (501, b"<html>oops</html>", {}, ProviderError, "gave 501: Not Implemented, so the address may be wrong."),
         (302, b"", {"Location": "http://127.0.0.1:1/"}, ProviderError, "gave 302"),
     ],
 )
