@@ -191,8 +191,9 @@ class TableDecoder:
         if kind == "numpy":
             return self.npy_column(node["npy"])
         if kind == "tz":
-            naive = pd.Series(self.npy_column(node["npy"]))
-            return naive.dt.tz_localize("UTC").dt.tz_convert(zone_back(node)).array
+            naive, zone = pd.Series(self.npy_column(node["npy"])), zone_back(node)
+            # By name, now that there is one of this name: pandas 2 makes a zone of pytz, its default, of it.
+            return naive.dt.tz_localize("UTC").dt.tz_convert(node.get("zone", zone)).array
         if kind == "category":
             categories = _index(self.column(node["categories"]), pd)
             return pd.Categorical.from_codes(self.npy_column(node["codes"]), categories, ordered=node["ordered"])
