@@ -206,7 +206,11 @@ def _masks(prefix: str, data: object) -> list[str]:
     assert callable(data)
     arguments: list[str] = []
     for name in _SECRETS:
-        path = os.path.join(prefix, name)
+        # A link is masked where it leads; outside of the prefix it leads nowhere in a sandbox.
+        inside = os.path.relpath(os.path.realpath(os.path.join(prefix, name)), os.path.realpath(prefix))
+        path = os.path.join(prefix, inside)
+        if inside == "." or inside.startswith(".."):
+            continue
         if os.path.isdir(path):
             arguments += ["--perms", "0555", "--tmpfs", path, "--remount-ro", path]
         elif os.path.exists(path):

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from ipy_sandbox import Session
+from ipy_sandbox.models import SandboxOptions
 from ipy_sandbox.sandbox.local.seccomp import _DENIED
 
 CANARY = "canary-5f0e"
@@ -265,6 +266,24 @@ for base in {sys.prefix, sys.base_prefix, "/usr/local"}:
 """)
     assert result.stdout == ""
     assert result.error is None
+
+
+def test_links_to_settings_are_masked_where_they_lead(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    prefix, outside = tmp_path / "prefix", tmp_path / "outside"
+    for directory in (prefix / "conf", prefix / "share/jupyter", outside / "kernels"):
+        directory.mkdir(parents=True)
+    (prefix / "conf/real").write_text("canary")
+    (prefix / "pip.conf").symlink_to("conf/real")
+    (outside / "env").write_text("canary")
+    (prefix / ".env").symlink_to(outside / "env")
+    (prefix / "share/jupyter/kernels").symlink_to(outside / "kernels")
+    with Session("local", SandboxOptions(ro_binds=[str(prefix)])) as session:
+        found = session.run(
+            f"!cat {prefix}/pip.conf {prefix}/conf/real {prefix}/.env; ls {prefix}/share/jupyter/kernels/"
+        )
+    assert "canary" not in found.stdout
+    assert found.stdout.count("No such file") == 2
 
 
 def test_code_finds_what_it_needs(box: Session) -> None:
