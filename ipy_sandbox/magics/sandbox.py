@@ -7,7 +7,15 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, no_var_expand, output_can_be_silenced
+from IPython.core.magic import (
+    Magics,
+    cell_magic,
+    line_cell_magic,
+    line_magic,
+    magics_class,
+    no_var_expand,
+    output_can_be_silenced,
+)
 
 from .arguments import MagicParser, split, split_options, variable_name, variable_names
 from .memory import ErrorMemory
@@ -155,6 +163,16 @@ class SandboxMagics(Magics, Settings):
         if args.output and outcome.problem is None:
             self.transfer.pull(target, args.output)
         return outcome
+
+    @no_var_expand
+    @cell_magic
+    def local(self, line: str, cell: str) -> None:
+        """Run a cell here in whole-notebook mode: `%%local` in its first line.
+
+        In notebooks the line is taken away before the cell runs, so that it is an ordinary cell; only calls such as
+        `run_cell_magic` come here.
+        """
+        self._shell.run_cell(cell).raise_error()
 
     @no_var_expand
     @line_magic

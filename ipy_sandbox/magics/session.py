@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
+import posixpath
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,7 @@ def _add_transfer(commands: argparse._SubParsersAction[MagicParser]) -> None:
     )
     ls = commands.add_parser("ls", help="list files of the sandbox")
     ls.add_argument("path", nargs="?", default=".", help="a directory (default: the working directory)")
+    ls.add_argument("-a", "--all", action="store_true", help="also names that begin with a dot")
     export = commands.add_parser("export", help="write what ran in a session, with outputs, as a notebook")
     export.add_argument("file", metavar="FILE.ipynb", help="the notebook")
     push = commands.add_parser("push", help="set variables in the sandbox")
@@ -213,6 +215,7 @@ class SessionCommands:
         rows = [
             [safe_text(file.path) + "/" * file.is_dir, "" if file.is_dir else f"{file.size:,}", _when(file.modified_at)]
             for file in files
+            if args.all or not posixpath.basename(file.path).startswith(".")
         ]
         return Table(("path", "bytes", "modified"), rows, "There are no files.")
 

@@ -394,3 +394,11 @@ class TestLoading:
 
 def _transformers(ip: object) -> list[object]:
     return list(ip.input_transformers_cleanup)  # type: ignore[attr-defined]
+
+
+def test_local_has_help_and_runs_here(shell: Shell, provider: ScriptedProvider) -> None:
+    assert "here" in shell.ip.find_cell_magic("local").__doc__
+    shell.run("get_ipython().run_cell_magic('local', '', 'y = 2')")
+    assert shell.ip.user_ns["y"] == 2
+    assert isinstance(shell.run("get_ipython().run_cell_magic('local', '', '1/0')").error_in_exec, ZeroDivisionError)
+    assert not codes(provider)

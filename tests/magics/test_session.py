@@ -185,6 +185,12 @@ class TestFiles:
         assert (tmp_path / "mine.txt").read_text() == "theirs"
         assert all(path.name.isprintable() for path in tmp_path.glob("*.txt"))
 
+    def test_ls_leaves_out_what_begins_with_a_dot(self, shell: Shell, provider: ScriptedProvider) -> None:
+        shell.run("%sandbox 1")
+        provider.files["fake1"] = {"/home/user/.cache": b"", "/home/user/mine.txt": b""}
+        assert ".cache" not in repr(shell.run("%sandbox_session ls").result)
+        assert ".cache" in repr(shell.run("%sandbox_session ls -a").result)
+
     def test_words_of_the_sandbox_bring_no_escapes(self, shell: Shell, provider: ScriptedProvider) -> None:
         shell.run("%sandbox 1")
         provider.files["fake1"] = {"\x1b]0;x\x07name\x1b[2J": b""}
