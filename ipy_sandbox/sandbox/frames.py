@@ -70,11 +70,12 @@ class Frames:
         overlap = len(self._separator) - 1
         async for chunk in self._chunks():
             received += len(chunk)
-            self.truncated = self.truncated or received > self.cap
             buffer += chunk
             start = 0
             while (end := buffer.find(self._separator, max(start, scanned))) >= 0:
                 frame, start, scanned = bytes(buffer[start:end]), end + len(self._separator), 0
+                # By its place in the stream: how the bytes come in chunks must not matter.
+                self.truncated = self.truncated or received - len(buffer) + end > self.cap
                 if skipping or (self.truncated and len(frame) > SMALL_FRAME):
                     self.partial = self.partial or frame[: self.cap]
                     skipping = False
@@ -83,6 +84,7 @@ class Frames:
                     self._waited = 0
                 yield frame
             del buffer[:start]
+            self.truncated = self.truncated or received > self.cap
             if self.truncated and len(buffer) > SMALL_FRAME + overlap:
                 self.partial = self.partial or bytes(buffer[: self.cap])
                 skipping = True

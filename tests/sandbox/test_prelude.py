@@ -150,6 +150,14 @@ async def test_help_is_shown() -> None:
     assert "number of items" in page["data"]["text/plain"]
 
 
+async def test_text_that_no_message_can_hold() -> None:
+    async with prepared() as kernel:
+        code = "import sys; print('a\\ud800b \\xe9'); sys.stdout.flush(); print('\\udfff', end='', file=sys.stderr)"
+        shown = await run(kernel, code)
+        assert "".join(m["text"] for m in shown if m["name"] == "stdout") == "a\\ud800b é\n"
+        assert "".join(m["text"] for m in shown if m["name"] == "stderr") == "\\udfff"
+
+
 async def test_environment_variables_are_set_whatever_they_hold() -> None:
     value = 'it\'s "q"\n\\ é \U0001f600 {x}'
     async with prepared(A_VALUE=value) as kernel:
