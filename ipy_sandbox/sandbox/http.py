@@ -245,10 +245,11 @@ class HTTPClient:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        for client in (self._client, self._stream_client):
-            if client is not None:
-                await client.aclose()
-        self._client = self._stream_client = None
+        clients, self._client, self._stream_client = (self._client, self._stream_client), None, None
+        # Both, even if the first is cancelled.
+        async with contextlib.AsyncExitStack() as closing:
+            for client in filter(None, clients):
+                closing.push_async_callback(client.aclose)
 
 
 @contextlib.contextmanager
