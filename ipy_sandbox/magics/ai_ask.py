@@ -146,6 +146,7 @@ class Asker:
     ) -> Request:
         text = f"{STOPPED}\n\n{prompt}" if conversation.was_stopped and conversation.max_history != 0 else prompt
         body: dict[str, Any] = {
+            **self.settings.parameters,
             "model": route.model,
             "instructions": INSTRUCTIONS,
             "input": [{"role": "user", "content": text}],

@@ -84,6 +84,9 @@ class AISettings(HasTraits):
     max_history = Integer(
         None, allow_none=True, help="Earlier questions of a conversation that the model is told again; None: all."
     ).tag(config=True)
+    parameters = Dict(
+        key_trait=Unicode(), help="Further fields of each request to the model, such as {'temperature': 0}."
+    ).tag(config=True)
     prices = Dict(
         key_trait=Unicode(),
         help="Price per million tokens by model, as (input, output), for the line below an answer.",

@@ -224,6 +224,12 @@ class TestCommands:
         shared.ok("%%ai --no-code\nhi")
         assert "tools" not in sent(model)[-1]
 
+    def test_parameters_go_along(self, shared: Kernel, model: FakeModel) -> None:
+        shared.ok("%config AIMagics.parameters = {'temperature': 0}")
+        shared.ok("%ai hi")
+        shared.ok("%config AIMagics.parameters = {}")
+        assert sent(model)[-1]["temperature"] == 0
+
     def test_only_named_variables_are_sent(self, shared: Kernel, model: FakeModel) -> None:
         shared.ok("secret = 'hidden-4711'; shown = [1, 2]")
         shared.ok("%ai what is {shown} and {unknown}?")
