@@ -106,13 +106,14 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
         asyncio.get_running_loop().add_reader(reader, lambda: reader.recv(4096))
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
 
-    def holdable(write):
-        def written(text):
-            # Half of a surrogate pair fails only in the thread that sends, which may not wake any more after that: no
-            # cell would end then.
-            return write(text.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(text, str) else text)
-
-        return written
+    def send_holdable(stream, msg_or_type, content=None, *args, **kwargs):
+        # Half of a surrogate pair fails only here, in the thread that sends, which may not wake any more after that:
+        # no cell would end then.
+        body = msg_or_type.get("content") if isinstance(msg_or_type, dict) else content
+        text = body.get("text") if isinstance(body, dict) else None
+        if isinstance(text, str):
+            body["text"] = text.encode("utf-8", "backslashreplace").decode("utf-8")
+        return send_whole(stream, msg_or_type, content, *args, **kwargs)
 
     def show_page(self, text, start=0, screen_lines=0):
         publisher.publish(text if isinstance(text, dict) else {"text/plain": text})
@@ -191,6 +192,7 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
     finish, hook.finish_displayhook = hook.finish_displayhook, mark_result
     send_traceback, shell._showtraceback = shell._showtraceback, show_traceback
     shell.set_hook("show_in_pager", show_page, 0)
+    send_whole, session.send = session.send, send_holdable
     if marking:
         identity = {"pid": os.getpid()} if sees_execd() else {}
         send, session.send = session.send, send_counted
@@ -199,8 +201,6 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
         shell.kernel._abort_queues = lambda *subshell: None
         shell.events.register("pre_run_cell", mark_start)
         shell.events.register("post_run_cell", mark_end)
-    for stream in streams:
-        stream.write = holdable(stream.write)
     with contextlib.suppress(Exception):
         wake_on_signals()
     if str(shell.colors).lower() == "nocolor":

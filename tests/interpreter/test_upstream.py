@@ -453,7 +453,9 @@ async def test_a_server_that_repeats_other_headers_does_not_get_them_to_the_call
 
 async def test_without_a_key_the_error_says_so(client: Upstream) -> None:
     async with serve(answer({"error": "who?"}, 401)) as server:
-        with pytest.raises(UpstreamError, match="No key was sent: set OPENAI_BASE_URL and OPENAI_API_KEY, or pass api_key="):
+        with pytest.raises(
+            UpstreamError, match="No key was sent: set OPENAI_BASE_URL and OPENAI_API_KEY, or pass api_key="
+        ):
             async with client.turn(route_to(server, key=None), "chat", ASK):
                 pass
 
