@@ -74,6 +74,8 @@ class Kernel:
 
     def ok(self, code: str, **options: Any) -> Cell:
         cell = self.run(code, **options)
+        if cell.status == "aborted":  # ipykernel 6 turns away what comes within a moment of a failed cell
+            cell = self.run(code, **options)
         assert cell.status == "ok", cell.error or cell.stream("stderr")
         return cell
 
