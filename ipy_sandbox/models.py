@@ -1,12 +1,11 @@
 """The data that travels between the parts: sandbox handles, options, events and results.
 
 Every provider turns its wire format into the same few events, in the order they happen. Reading events is the one
-code path: the magics publish them as they arrive, the proxy forwards them, `fold` makes one result of them.
+code path: the magics publish them as they arrive, the proxy forwards them, `ResultBuilder` makes one result of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -204,14 +203,6 @@ class ResultBuilder:
         )
         result._displays = list(self._displays)
         return result
-
-
-async def fold(events: AsyncIterable[Event]) -> CodeExecutionResult:
-    """Read `events` to their end and return the one result they make."""
-    builder = ResultBuilder()
-    async for event in events:
-        builder.add(event)
-    return builder.result
 
 
 class SandboxOptions(BaseModel):

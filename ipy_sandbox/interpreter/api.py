@@ -93,7 +93,8 @@ async def aresponses(
     """
     base_url = base_url or params.pop("api_base", None)
     body = _body(model, stream, input=input, tools=tools, metadata=metadata, **params)
-    return await _ask("responses", body, resolve_route(model, base_url, api_key, extra_headers), interpreter, images)
+    route = resolve(model, base_url=base_url, api_key=api_key, extra_headers=extra_headers)
+    return await _ask("responses", body, route, interpreter, images)
 
 
 async def acompletion(
@@ -117,14 +118,8 @@ async def acompletion(
     """
     base_url = base_url or params.pop("api_base", None)
     body = _body(model, stream, messages=messages, tools=tools, metadata=metadata, **params)
-    return await _ask("chat", body, resolve_route(model, base_url, api_key, extra_headers), interpreter, images)
-
-
-def resolve_route(
-    model: str, base_url: str | None, api_key: str | None, extra_headers: Mapping[str, str] | None
-) -> Route:
-    """The endpoint of `model`; raises ConfigurationError if it is unknown."""
-    return resolve(model, base_url=base_url, api_key=api_key, extra_headers=extra_headers)
+    route = resolve(model, base_url=base_url, api_key=api_key, extra_headers=extra_headers)
+    return await _ask("chat", body, route, interpreter, images)
 
 
 def _body(model: str, stream: bool, **fields: Any) -> Json:

@@ -6,7 +6,7 @@ The order of events is that of OpenAI's own streams; its clients' accumulators r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from .calls import CodeCall, new_id
 from .citations import file_citations
@@ -21,17 +21,6 @@ _PARTS = {
     "refusal": ("response.refusal", "refusal"),
     "reasoning_text": ("response.reasoning_text", "text"),
 }
-
-
-class Item(Protocol):
-    """An item that is being written."""
-
-    data: Json
-    index: int
-
-    def close(self, final: Json | None = None) -> list[Event]:
-        """The events that end it; `final` is the upstream's own view of it."""
-        ...
 
 
 class _Writer:

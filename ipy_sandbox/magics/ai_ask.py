@@ -16,7 +16,7 @@ from .ai_conversation import Conversation, Exchange, Usage
 from .ai_model import choose
 from .ai_view import AnswerView
 from .bridge import pump, wait
-from .frontend import show_line
+from .frontend import count, show_line
 from .problems import SandboxInterrupted
 
 if TYPE_CHECKING:
@@ -174,8 +174,3 @@ class Asker:
             return None
         per_input, per_output = self.settings.prices[model]
         return float((usage.input_tokens or 0) * per_input + (usage.output_tokens or 0) * per_output) / 1e6
-
-
-def count(number: int, what: str) -> str:
-    """`1 turn`, `2 turns`."""
-    return f"{number} {what}{'s' if number != 1 else ''}"

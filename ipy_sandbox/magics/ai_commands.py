@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from .ai_ask import count
 from .ai_conversation import Exchange, Usage
 from .bridge import wait
-from .frontend import show_line
+from .frontend import count, show_line
 from .table import Table
 
 if TYPE_CHECKING:

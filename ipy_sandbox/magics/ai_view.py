@@ -26,10 +26,10 @@ from ..interpreter.turn import ReasoningDelta, RefusalDelta, TextDelta
 from ..models import ClearOutput, Display, Event, ExecutionError, Stderr, Stdout
 from .ai_blocks import Block, CodeBlock, TerminalCode, TerminalText, TextBlock
 from .ai_conversation import Exchange, Usage
-from .frontend import in_kernel, is_watched, show_line
+from .frontend import count, in_kernel, is_watched, show_line
 from .output import Publisher
 from .record import CellRecord
-from .run import started_line
+from .run import left_out_line, started_line
 from .safety import EventFilter
 from .status import Status
 
@@ -118,7 +118,7 @@ class Run:
 
 def _summary(call: CodeCall, seconds: float) -> str:
     lines = (call.code or "").strip().count("\n") + 1
-    what = f"{lines} line{'s' if lines != 1 else ''} of Python"
+    what = f"{count(lines, 'line')} of Python"
     return f"ran {what} · {seconds:.1f} s" if call.status == "completed" else f"{what} · did not run to its end"
 
 
@@ -242,7 +242,7 @@ class AnswerView:
             run.end(call)
             self._release()
             if run.dropped:
-                show_line(self._shell, f"Left out: {', '.join(run.dropped)}.")
+                show_line(self._shell, left_out_line(run.dropped))
         else:
             block.add_output((call.note or "").strip("[]"))
             block.end("not run", folded=True)

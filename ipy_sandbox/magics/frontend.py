@@ -33,3 +33,8 @@ def line_bundle(text: str) -> dict[str, Any]:
 def show_line(shell: InteractiveShell, text: str) -> None:
     """Show one dim line of ours."""
     shell.display_pub.publish(line_bundle(text), {})
+
+
+def count(number: int, what: str) -> str:
+    """`1 turn`, `2 turns`."""
+    return f"{number} {what}{'s' if number != 1 else ''}"

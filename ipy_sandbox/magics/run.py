@@ -178,7 +178,7 @@ class CellRunner:
         if truncated:
             show_line(self._shell, truncated)
         if dropped:
-            show_line(self._shell, f"Left out: {', '.join(dropped)}.")
+            show_line(self._shell, left_out_line(dropped))
 
     def _set_footer(self, target: NotebookSession, seconds: float) -> None:
         after = self._settings.footer_after
@@ -197,6 +197,11 @@ class CellRunner:
         if self.footer is not None:
             show_line(self._shell, self.footer)
             self.footer = None
+
+
+def left_out_line(dropped: list[str]) -> str:
+    """What to say of MIME types that were not shown."""
+    return f"Left out: {', '.join(dropped)}."
 
 
 def started_line(target: NotebookSession, lost: SandboxLostError | None, seconds: float | None = None) -> str:

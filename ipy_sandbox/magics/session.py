@@ -14,7 +14,7 @@ from ..errors import ConfigurationError
 from ..safe_output import safe_text
 from .arguments import MagicParser, split, variable_names
 from .bridge import wait
-from .frontend import show_line
+from .frontend import count, show_line
 from .sessions import NotebookSession, Sessions
 from .table import Table, session_table
 
@@ -223,8 +223,8 @@ class SessionCommands:
         from .export import export_notebook
 
         target = self._named(args.name)
-        count = export_notebook(target.record, Path(args.file).expanduser(), target.name)
-        self._say(f"Wrote {count} cell{'s' * (count != 1)} of session {target.name} to {args.file}.")
+        written = export_notebook(target.record, Path(args.file).expanduser(), target.name)
+        self._say(f"Wrote {count(written, 'cell')} of session {target.name} to {args.file}.")
 
     def _push(self, args: argparse.Namespace) -> None:
         self._magics.transfer.push(self._used(args.name), list(itertools.chain(*args.names)))

@@ -27,7 +27,8 @@ import pytest
 
 from ipy_sandbox.interpreter.catalog import resolve
 from ipy_sandbox.interpreter.interpreter import Interpreter, Request
-from ipy_sandbox.models import SandboxOptions, Stdout, fold
+from ipy_sandbox.models import SandboxOptions, Stdout
+from ipy_sandbox.sandbox.execution import collect
 from ipy_sandbox.sandbox.fake import FakeProvider
 from ipy_sandbox.sandbox.session import Session
 
@@ -99,7 +100,7 @@ async def by_hand(api: API, url: str, stream: bool) -> AsyncIterator[One]:
             messages: list[dict[str, Any]] = [PROMPT]
             call = await _first_turn(client, api, url, messages)
             handle = await provider.create(SandboxOptions())
-            output = await fold(provider.run(handle, json.loads(call["arguments"])["code"]))
+            output = await collect(provider.run(handle, json.loads(call["arguments"])["code"]))
             if api == "responses":
                 messages += [call, {"type": "function_call_output", "call_id": "call_1", "output": output.stdout}]
             else:

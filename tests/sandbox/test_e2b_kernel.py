@@ -27,11 +27,11 @@ from ipy_sandbox.models import (
     ExecutionError,
     SandboxOptions,
     Stdout,
-    fold,
 )
 from ipy_sandbox.sandbox import execution
 from ipy_sandbox.sandbox.e2b import E2BProvider
 from ipy_sandbox.sandbox.e2b_code import _KERNELS, CodeInterpreter, Timing
+from ipy_sandbox.sandbox.execution import collect
 
 pytestmark = pytest.mark.anyio
 
@@ -153,7 +153,7 @@ async def test_a_run_that_is_left_stops_and_the_next_follows_at_once(
             await until(events, Stdout("go\n"))
             await events.aclose()
         else:
-            reading = asyncio.ensure_future(fold(events))
+            reading = asyncio.ensure_future(collect(events))
             await asyncio.sleep(0.1)
             reading.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -241,7 +241,7 @@ async def test_restart_gives_a_fresh_kernel_and_stops_what_runs(provider: E2BPro
     await shown(provider, handle, "x = 1\nopen('kept', 'w').close()")
     events = provider.run(handle, "import time\nprint('go', flush=True)\ntime.sleep(600)")
     await until(events, Stdout("go\n"))
-    rest = asyncio.ensure_future(fold(events))
+    rest = asyncio.ensure_future(collect(events))
     await provider.restart(handle)
     assert (await rest).error is not None
     result = await execution.run(provider, handle, "import os; 'x' in globals(), os.path.exists('kept')")
@@ -264,7 +264,7 @@ while True:
     events = provider.run(handle, stubborn)
     await until(events, Stdout("go\n"))
     await provider.interrupt(handle)
-    assert (await fold(events)).error is not None
+    assert (await collect(events)).error is not None
     with pytest.raises(KernelDiedError, match="this code was not run"):
         await execution.run(provider, handle, "ran = 1")
     assert await value(provider, handle, "'ran' in globals()") == "False"
