@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from servers.fake_model import FakeModel, served
 
-from .kernel import Cell, Kernel, kernel
+from .kernel import Cell, Kernel, shared_kernel
 
 
 @pytest.fixture(scope="module")
@@ -27,17 +27,18 @@ def address(model: FakeModel) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def module_kernel(address: str) -> Iterator[Kernel]:
-    with kernel(IPY_SANDBOX_PROVIDER="local", OPENAI_BASE_URL=address, IPY_SANDBOX_MODEL="gpt") as started:
-        yield started
+def kernels(address: str) -> Iterator[Callable[[], Kernel]]:
+    with shared_kernel(IPY_SANDBOX_PROVIDER="local", OPENAI_BASE_URL=address, IPY_SANDBOX_MODEL="gpt") as get:
+        yield get
 
 
 @pytest.fixture
-def shared(module_kernel: Kernel, model: FakeModel) -> Kernel:
+def shared(kernels: Callable[[], Kernel], model: FakeModel) -> Kernel:
     """The kernel, with nothing asked yet."""
-    module_kernel.ok("%ai reset\n%config AIMagics.max_history = None")
+    shared = kernels()
+    shared.ok("%ai reset\n%config AIMagics.max_history = None")
     model.requests.clear()
-    return module_kernel
+    return shared
 
 
 def ask(line: str = "", **plan: Any) -> str:

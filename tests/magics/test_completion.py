@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from ipy_sandbox.models import Stdout
 
 from ..servers.e2b_server import e2b_server
 from .conftest import ScriptedProvider, Shell
-from .kernel import Kernel, kernel
+from .kernel import Kernel, shared_kernel
 
 
 def complete(shell: Shell, text: str) -> list[str]:
@@ -86,12 +86,16 @@ SERVERS = {"local": contextlib.nullcontext, "e2b": e2b_server}
 
 
 @pytest.fixture(scope="module", params=SERVERS)
-def remote(request: pytest.FixtureRequest) -> Iterator[Kernel]:
+def kernels(request: pytest.FixtureRequest) -> Iterator[Callable[[], Kernel]]:
+    cells = ["%%sandbox\nimport os\nremote_variable = 1\n'warm'.upper()", "%sandbox -s other other_variable = 1"]
+    with SERVERS[request.param](), shared_kernel(*cells, IPY_SANDBOX_PROVIDER=request.param) as get:
+        yield get
+
+
+@pytest.fixture
+def remote(kernels: Callable[[], Kernel]) -> Kernel:
     """The local provider asks the kernel by a message, the others by code."""
-    with SERVERS[request.param](), kernel(IPY_SANDBOX_PROVIDER=request.param) as started:
-        started.ok("%%sandbox\nimport os\nremote_variable = 1\n'warm'.upper()")
-        started.ok("%sandbox -s other other_variable = 1")
-        yield started
+    return kernels()
 
 
 class TestRemoteNames:

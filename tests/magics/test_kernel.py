@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import ipykernel
 import pytest
 
 from ..servers.e2b_server import e2b_server
 from ..servers.opensandbox_server import opensandbox
-from .kernel import Cell, Kernel, kernel
+from .kernel import Cell, Kernel, kernel, shared_kernel
 
 SERVERS = {"local": contextlib.nullcontext, "e2b": e2b_server, "opensandbox": opensandbox}
 
 
 @pytest.fixture(scope="module", params=SERVERS)
-def shared(request: pytest.FixtureRequest) -> Iterator[Kernel]:
+def kernels(request: pytest.FixtureRequest) -> Iterator[Callable[[], Kernel]]:
+    provider = request.param
+    with SERVERS[provider](), shared_kernel("%sandbox_session start default", IPY_SANDBOX_PROVIDER=provider) as get:
+        yield get
+
+
+@pytest.fixture
+def shared(kernels: Callable[[], Kernel]) -> Kernel:
     """One kernel for the tests that leave it as it was, for each provider; the remote ones talk to a test server."""
-    with SERVERS[request.param](), kernel(IPY_SANDBOX_PROVIDER=request.param) as started:
-        started.ok("%sandbox_session start default")
-        yield started
+    return kernels()
 
 
 class TestStop:
