@@ -106,9 +106,21 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
         asyncio.get_running_loop().add_reader(reader, lambda: reader.recv(4096))
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
 
+    def make_publishing_safe():
+        # After an error the thread that sends may not wake any more, and no cell would end. Its own pipe is made while
+        # there are descriptors.
+        thread = publisher.pub_socket.io_thread
+        assert thread._event_pipe is not None
+
+        def handle(message):
+            for _ in range(len(thread._events)):
+                with contextlib.suppress(Exception):
+                    thread._events.popleft()()
+
+        thread._event_puller.on_recv(handle)
+
     def send_holdable(stream, msg_or_type, content=None, *args, **kwargs):
-        # Half of a surrogate pair fails only here, in the thread that sends, which may not wake any more after that:
-        # no cell would end then.
+        # Half of a surrogate pair fails only here, in the thread that sends.
         body = msg_or_type.get("content") if isinstance(msg_or_type, dict) else content
         text = body.get("text") if isinstance(body, dict) else None
         if isinstance(text, str):
@@ -201,6 +213,8 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
         shell.kernel._abort_queues = lambda *subshell: None
         shell.events.register("pre_run_cell", mark_start)
         shell.events.register("post_run_cell", mark_end)
+    with contextlib.suppress(Exception):
+        publisher.pub_socket.io_thread.schedule(make_publishing_safe)
     with contextlib.suppress(Exception):
         wake_on_signals()
     if str(shell.colors).lower() == "nocolor":

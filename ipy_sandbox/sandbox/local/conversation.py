@@ -97,6 +97,9 @@ class Run:
             return ExecutionError(name, value, f"{name}: {value}")
         if self.interrupted and reply.get("status") != "ok":
             return ExecutionError("KeyboardInterrupt", "", "KeyboardInterrupt")
+        if not reply:
+            value = "the kernel did not run this code, or did not get to its end: restart it"
+            return ExecutionError("KernelError", value, f"KernelError: {value}")
         return None
 
     def _finish(self) -> None:
@@ -105,9 +108,11 @@ class Run:
         self.finished.set()
 
     def _truncation(self) -> str | None:
-        if not self._cut:
-            return None
-        return "; ".join(sorted(self._cut)) + ". Print less, or write it to a file."
+        if self._cut:
+            return "; ".join(sorted(self._cut)) + ". Print less, or write it to a file."
+        if not self._idle and not self.interrupted:
+            return "What this code showed was lost on its way, or a part of it: restart the kernel."
+        return None
 
     def _fit(self, event: Event) -> Event | None:
         """The event, shortened or left out when the run has shown enough."""

@@ -185,6 +185,20 @@ class SandboxKernelApp(IPKernelApp):
         super().init_iopub(context)
         # Wait for a slow reader instead of dropping messages, the one that says "idle" among them.
         self.iopub_thread.socket.setsockopt(zmq.XPUB_NODROP, 1)
+        self.iopub_thread.schedule(self._make_publishing_safe)
+
+    def _make_publishing_safe(self) -> None:
+        # An error in this thread would be its end, and nothing that the kernel says would ever arrive again. Its own
+        # pipe is made now: when it is needed there may be no descriptor left.
+        thread, events = self.iopub_thread, self.iopub_thread._events
+        assert thread._event_pipe is not None
+
+        def handle(message: Any) -> None:
+            for _ in range(len(events)):
+                with contextlib.suppress(Exception):
+                    events.popleft()()
+
+        thread._event_puller.on_recv(handle)
 
     def init_signal(self) -> None:
         """The kernel has done it."""
@@ -252,6 +266,31 @@ class _Memory:
             self.set(self.limit)
 
 
+class _Descriptors:
+    """Keeps some descriptors for the kernel itself while code runs, to show that there are none left."""
+
+    RESERVE = 32
+
+    def __init__(self, shell: Any) -> None:
+        self.limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        self._show_traceback = shell.showtraceback
+        shell.showtraceback = self._show
+        shell.events.register("pre_run_cell", lambda info: self.keep())
+        shell.events.register("post_run_cell", lambda result: self.release())
+
+    def _show(self, *args: Any, **kwargs: Any) -> None:
+        self.release()
+        self._show_traceback(*args, **kwargs)
+
+    def keep(self) -> None:
+        """Take the reserve from the code."""
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(1, self.limit - self.RESERVE), self.limit))
+
+    def release(self) -> None:
+        """Let everything be used."""
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self.limit, self.limit))
+
+
 def make(fds: list[int], *, key: str, output_bytes: int, message_bytes: int, process_memory: int) -> Any:
     """A kernel application that is ready to start.
 
@@ -292,4 +331,5 @@ def make(fds: list[int], *, key: str, output_bytes: int, message_bytes: int, pro
     sys.path.insert(0, "")  # -I left it out so that starting imports nothing from the home
     app.shell.kernel.memory = memory = _Memory(process_memory)
     app.shell.events.register("pre_run_cell", lambda info: memory.restore())
+    _Descriptors(app.shell)
     return app

@@ -44,6 +44,17 @@ def test_a_bomb_is_an_error_of_the_cell_and_the_kernel_survives(small: Session, 
     assert small.run("state + 1").text == "42"
 
 
+def test_an_error_is_shown_though_the_code_holds_all_descriptors(small: Session) -> None:
+    error = small.run("import os\nheld = []\nwhile True: held.append(os.dup(0))").error
+    assert error is not None
+    assert error.name == "OSError"
+    assert "Too many open files" in error.traceback
+    assert "Traceback (most recent call last)" in error.traceback
+    assert small.run("print('said')").stdout == "said\n"
+    assert error_name(small, "open('x', 'w')") == "OSError"
+    assert error_name(small, "[os.close(fd) for fd in held]; open('x', 'w')") is None
+
+
 def test_many_processes_together_may_not_use_more_memory_than_one(small: Session) -> None:
     bomb = """
 import os, time

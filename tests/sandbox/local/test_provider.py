@@ -283,6 +283,25 @@ def test_text_that_no_message_can_hold(session: Session) -> None:
     assert error.name == "UnicodeEncodeError"
 
 
+def test_a_kernel_that_does_not_answer_or_does_not_tell_says_so(session: Session) -> None:
+    spoil = "kernel = get_ipython().kernel; kernel.{} = lambda *args, **kwargs: {}"
+    session.run(spoil.format("do_execute", "1 / 0"))
+    error = session.run("1 + 1").error
+    assert error is not None
+    assert error.name == "KernelError"
+    assert "restart it" in error.value
+    session.restart()
+    session.run(spoil.format("iopub_thread.send_multipart", "None"))
+    assert "restart the kernel" in str(session.run("print(1)").truncated)
+    session.restart()
+    assert session.run("1 + 1").text == "2"
+
+
+def test_an_error_of_the_publishing_thread_loses_one_message_only(session: Session) -> None:
+    session.run("get_ipython().kernel.iopub_thread.schedule(lambda: 1 / 0)")
+    assert session.run("print('more', flush=True)").stdout == "more\n"
+
+
 def test_a_restart_keeps_the_files_and_ends_the_processes(session: Session) -> None:
     session.run("x = 1; import subprocess; p = subprocess.Popen(['sleep', '1000'], start_new_session=True)")
     session.upload("kept", b"yes")
