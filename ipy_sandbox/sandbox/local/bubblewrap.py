@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -181,7 +182,9 @@ def _arguments(isolation: Isolation, box: Box, binds: list[str], staged: dict[st
     for name in ("supervisor.py", "kernel.py"):
         arguments += data(f"{CODE}/{name}", (Path(__file__).parent / name).read_bytes())
     arguments += ["--remount-ro", "/", "--chdir", HOME]
-    for name, value in environment(HOME).items():
+    # One, since with none pip would not say that there is no network.
+    offline = {"PIP_RETRIES": "1"} if box.network == "none" else {}
+    for name, value in (environment(HOME) | offline).items():
         arguments += ["--setenv", name, value]
     if seccomp.supported():
         arguments += ["--seccomp", str(_memory_file(seccomp.build(), fds))]
@@ -219,9 +222,11 @@ def _masks(prefix: str, data: object) -> list[str]:
 
 
 def environment(home: str) -> dict[str, str]:
-    """The environment of the code, before `env_vars`."""
+    """The environment of the code, before `env_vars`; what pip installs goes into the home."""
+    prefix = f"{home}/.local"
+    scheme = sysconfig.get_preferred_scheme("prefix")
     return {
-        "PATH": f"{os.path.dirname(python())}:/usr/local/bin:/usr/bin:/bin",
+        "PATH": f"{os.path.dirname(python())}:/usr/local/bin:/usr/bin:/bin:{prefix}/bin",
         "HOME": home,
         "USER": "user",
         "LANG": "C.UTF-8",
@@ -230,6 +235,10 @@ def environment(home: str) -> dict[str, str]:
         "MPLCONFIGDIR": f"{home}/.config/matplotlib",
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": sysconfig.get_path("purelib", scheme, {"base": prefix, "platbase": prefix}),
+        "PIP_PREFIX": prefix,
+        "PIP_BREAK_SYSTEM_PACKAGES": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "OPENBLAS_NUM_THREADS": str(os.cpu_count() or 1),
     }
 

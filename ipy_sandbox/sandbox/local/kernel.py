@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import os
 import resource
 import signal
 import sys
@@ -328,7 +329,13 @@ def make(fds: list[int], *, key: str, output_bytes: int, message_bytes: int, pro
     if inline := sys.modules.get("matplotlib_inline.backend_inline"):
         # It was loaded before there was a shell to show figures in.
         inline._enable_matplotlib_integration()
-    sys.path.insert(0, "")  # -I left it out so that starting imports nothing from the home
+    # -I left these out so that starting imports nothing from the home. A directory that is not there when Python first
+    # looks would never be looked at again.
+    sys.path.insert(0, "")
+    for path in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        with contextlib.suppress(OSError):
+            os.makedirs(path, exist_ok=True)
+        sys.path.append(path)
     app.shell.kernel.memory = memory = _Memory(process_memory)
     app.shell.events.register("pre_run_cell", lambda info: memory.restore())
     _Descriptors(app.shell)

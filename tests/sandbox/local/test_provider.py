@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import glob
+import io
 import multiprocessing
 import re
 import tempfile
 import threading
+import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -309,6 +311,34 @@ def test_a_restart_keeps_the_files_and_ends_the_processes(session: Session) -> N
     assert session.download("kept") == b"yes"
     assert "sleep" not in session.run("!ps ax || cat /proc/[0-9]*/cmdline").stdout
     assert session.run("x").error is not None
+
+
+def wheel(name: str) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr(f"{name}.py", "value = 42")
+        archive.writestr(f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        archive.writestr(
+            f"{name}-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{name}-1.0.dist-info/RECORD", "")
+    return data.getvalue()
+
+
+def test_packages_can_be_installed_into_the_home(session: Session) -> None:
+    missing = session.run("import tinything").error
+    assert missing is not None
+    session.upload("tinything-1.0-py3-none-any.whl", wheel("tinything"))
+    assert "Successfully installed tinything-1.0" in session.run("%pip install ./tinything-1.0-py3-none-any.whl").stdout
+    assert session.run("import tinything; tinything.value").text == "42"
+    assert "42" in session.run("!python -c 'import tinything; print(tinything.value)'").stdout
+    session.restart()
+    assert session.run("import tinything; tinything.value").text == "42"
+
+
+def test_pip_says_soon_that_there_is_no_network(session: Session) -> None:
+    said = session.run("%pip install tinything-of-the-internet", timeout=20)
+    assert "Failed to resolve" in said.stdout + said.stderr
 
 
 def test_files_go_both_ways(session: Session) -> None:
