@@ -150,6 +150,8 @@ def _empty_master_key(config: Config) -> bool:
 
 
 def _warnings(config: Config) -> Iterator[str]:
+    if not config.model_list:
+        yield "no model is served: model_list is empty"
     if ignored := [path for path, _, _ in _unknown(config)]:
         yield f"ignored, as it does not concern this proxy: {', '.join(ignored)}"
     others = [str(c) for c in config.litellm_settings.callbacks or [] if c != CALLBACK]

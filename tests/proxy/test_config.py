@@ -97,7 +97,8 @@ def test_secrets_show_themselves_nowhere(read) -> None:
 
 def test_an_empty_file_serves_the_default_provider(read) -> None:
     config, warnings = read("")
-    assert (config.intercepts, config.sandbox_tool.tool.provider, warnings) == (True, "local", [])
+    assert (config.intercepts, config.sandbox_tool.tool.provider) == (True, "local")
+    assert warnings == ["no model is served: model_list is empty"]
 
 
 def test_sandbox_options_of_a_tool_are_honoured(read) -> None:
