@@ -58,6 +58,11 @@ class Stream(OutStream):
                 break
         return size
 
+    def flush(self) -> None:
+        # The kernel flushes several times in each cell, and each time waits for another thread.
+        if self._buffers:
+            super().flush()
+
 
 def _encodable(text: str) -> str:
     """`text`, with what no message can hold as an escape."""
@@ -77,6 +82,7 @@ class SandboxKernel(IPythonKernel):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self._execute_sleep = 0  # for clients that take the reply for the end; ours waits for all outputs
         self._cell: asyncio.Task[Any] | None = None
         self._deaf_until = 0.0
         self.memory: _Memory
