@@ -24,7 +24,6 @@ from .prepare import begin
 from .relay import Send, relay, stopped
 from .request import (
     ALIASES,
-    INCLUDE_OUTPUTS,
     Json,
     Surface,
     check,
@@ -33,7 +32,7 @@ from .request import (
     input_items,
     session_id,
 )
-from .responses import ResponsesView
+from .responses import ResponsesView, shown
 from .store import MemoryStore, ResponseStore, Stored
 from .turn import API
 from .upstream import Upstream, shared
@@ -349,11 +348,8 @@ class Interpreter:
 
     async def retrieve(self, identity: str, response_id: str, include: list[str] | None = None) -> Json:
         """The body of a finished response, with what the client now asks to `include`."""
-        response = (await self.stored(identity, response_id)).response
-        if self._always_outputs or INCLUDE_OUTPUTS in (include or []):
-            return response
-        output = [{**i, "outputs": None} if i["type"] == "code_interpreter_call" else i for i in response["output"]]
-        return {**response, "output": output}
+        stored = await self.stored(identity, response_id)
+        return shown(stored.response, include or [], always_outputs=self._always_outputs)
 
     async def container_file(self, identity: str, container_id: str, file_id: str) -> tuple[str, bytes]:
         """Path and content of a file that an answer cited, while its session lives.

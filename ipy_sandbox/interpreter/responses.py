@@ -78,6 +78,16 @@ def skeleton(body: Json, response_id: str, model: str) -> Json:
     }
 
 
+def shown(response: Json, include: list[str], *, always_outputs: bool) -> Json:
+    """A finished response with what the client asked to `include`, as when it was made."""
+    hidden = [] if always_outputs or INCLUDE_OUTPUTS in include else [("code_interpreter_call", "outputs")]
+    hidden += [] if ENCRYPTED in include else [("reasoning", "encrypted_content")]
+    output = []
+    for item in response["output"]:
+        output.append(item | {name: None for kind, name in hidden if item.get("type") == kind and name in item})
+    return {**response, "output": output}
+
+
 class ResponsesView:
     """Folds the events of the loop into `response`, and gives the events that its client sees.
 

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from ..interpreter.catalog import Route
-from ..interpreter.request import INCLUDE_OUTPUTS
+from ..interpreter.responses import shown
 from ..interpreter.store import Stored
 from .auth import Caller
 from .disconnect import unless_gone
@@ -18,8 +18,6 @@ from .errors import ApiError, json_response
 from .exchange import Exchange
 from .passthrough import relay
 from .service import Proxy
-
-INCLUDE_ENCRYPTED = "reasoning.encrypted_content"
 
 
 async def get_response(proxy: Proxy, exchange: Exchange) -> None:
@@ -31,7 +29,7 @@ async def get_response(proxy: Proxy, exchange: Exchange) -> None:
             raise ApiError(400, "Only background responses can be streamed again.", param="stream")
         include = query.get("include", []) + query.get("include[]", [])
         always = proxy.service.config.interception.include_outputs
-        await exchange.respond(json_response(_shown(stored.response, include, always)))
+        await exchange.respond(json_response(shown(stored.response, include, always_outputs=always)))
 
 
 async def delete_response(proxy: Proxy, exchange: Exchange) -> None:
@@ -83,16 +81,6 @@ async def _pass_on(proxy: Proxy, exchange: Exchange, route: Route, method: str, 
 
 def _query(exchange: Exchange) -> dict[str, list[str]]:
     return parse_qs(exchange.scope["query_string"].decode("latin-1"))
-
-
-def _shown(response: dict[str, Any], include: list[str], always_outputs: bool) -> dict[str, Any]:
-    """The response with what the client asked to include, as when it was made."""
-    hidden = [] if always_outputs or INCLUDE_OUTPUTS in include else [("code_interpreter_call", "outputs")]
-    hidden += [] if INCLUDE_ENCRYPTED in include else [("reasoning", "encrypted_content")]
-    output = []
-    for item in response["output"]:
-        output.append(item | {name: None for kind, name in hidden if item.get("type") == kind and name in item})
-    return {**response, "output": output}
 
 
 def _input_items(stored: Stored) -> list[dict[str, Any]]:
