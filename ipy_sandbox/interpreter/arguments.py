@@ -6,8 +6,9 @@ import json
 import re
 from typing import Any
 
+from ..surrogates import encodable
+
 _WHITESPACE = " \t\r\n"
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _PLAIN = re.compile(r'[^"\\]+')
 _ESCAPE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\[^u]")
 _CUT_ESCAPE = re.compile(r"(\\u[dD][89abAB][0-9a-fA-F]{2})?(\\(u[0-9a-fA-F]{0,3})?)?\Z")
@@ -23,7 +24,7 @@ def parse_code(arguments: str, *, bare: bool = False) -> str | None:
     if not text or text == "null":
         return None
     if text[0] not in '{["':
-        return _printable(arguments) if bare else None
+        return encodable(arguments) if bare else None
     try:
         # Models put raw newlines into strings (strict), and may name `code` twice: the first was already streamed.
         value = json.loads(text, strict=False, object_pairs_hook=lambda pairs: dict(reversed(pairs)))
@@ -32,7 +33,7 @@ def parse_code(arguments: str, *, bare: bool = False) -> str | None:
     if isinstance(value, str):
         return parse_code(value, bare=bare)
     code = value.get("code") if isinstance(value, dict) else None
-    return _printable(code) if isinstance(code, str) else None
+    return encodable(code) if isinstance(code, str) else None
 
 
 def is_json_object(text: str) -> bool:
@@ -59,11 +60,6 @@ def _load(text: str, kind: type) -> Any:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, kind) else None
-
-
-def _printable(text: str) -> str:
-    """Half of a surrogate pair cannot be encoded in UTF-8, so it would break whoever sends the text on."""
-    return _LONE_SURROGATE.sub("\ufffd", text)
 
 
 class SurrogateJoiner:
@@ -130,7 +126,7 @@ class _StringReader:
         i = 0
         while i < len(text):
             if plain := _PLAIN.match(text, i):
-                out.append(_printable(plain[0]))
+                out.append(encodable(plain[0]))
                 i = plain.end()
             elif text[i] == '"':
                 return "".join(out), text[i + 1 :]
@@ -146,7 +142,7 @@ class _StringReader:
 
 def _unescape(escape: str) -> str:
     try:
-        return _printable(json.loads(f'"{escape}"'))
+        return encodable(json.loads(f'"{escape}"'))
     except ValueError:
         return escape
 
@@ -196,7 +192,7 @@ class CodeDecoder:
         return None
 
     def _copy(self, text: str) -> None:
-        self._out.append(_printable(text))
+        self._out.append(encodable(text))
 
     def _ignore(self, text: str) -> None:
         return None

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from html import unescape
 
+from ..surrogates import encodable
 from .cost import too_costly
 from .css import safe_style, table_sheet
 from .frame import frame
 from .latex import disarm_latex
-from .text import encodable
 
 _TAGS = set(
     """a abbr b blockquote br caption cite code col colgroup dd del details dfn div dl dt em figcaption figure h1 h2 h3

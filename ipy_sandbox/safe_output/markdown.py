@@ -8,8 +8,8 @@ import re
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from ..surrogates import encodable
 from .html import clean_html
-from .text import encodable
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

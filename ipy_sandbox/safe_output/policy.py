@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..surrogates import encodable
 from .charts import altair_chart, plain_plotly, plain_vega
 from .frame import closed_hosts
 from .html import safe_html, text_of
@@ -35,7 +36,7 @@ from .images import checked_image, is_image_type
 from .latex import safe_latex
 from .markdown import safe_markdown
 from .plotly import PlotlyLibrary
-from .text import encodable, safe_text
+from .text import safe_text
 
 LIMIT = 20_000_000
 """Characters that one type of an output may have."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+from ..surrogates import encodable
+
 _C1 = dict.fromkeys(range(0x80, 0xA0)) | {
     0x90: "\x1bP", 0x98: "\x1bX", 0x9B: "\x1b[", 0x9C: "\x1b\\", 0x9D: "\x1b]", 0x9E: "\x1b^", 0x9F: "\x1b_",
 }  # fmt: skip
@@ -25,11 +26,6 @@ _SEQUENCE = re.compile(
 _STRING_END = re.compile(r"\x07|\x1b\\|\n|\x1b(?=[^\\])")
 _LONGEST_PARTIAL = 64
 _RESET = "\x1b[0m"
-
-
-def encodable(text: str) -> str:
-    """`text` with U+FFFD for lone surrogates, which JSON can bring and no message can carry."""
-    return _SURROGATE.sub("\ufffd", text)
 
 
 class TextFilter:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import fields, replace
 
 from ..errors import ExecutionTimeoutError, KernelDiedError, OutputTruncatedError, SandboxError, SandboxLostError
 from ..models import CodeExecutionResult, ContainerHandle, Event, ResultBuilder
+from ..surrogates import encodable_value
 from .provider import Provider
 
 INTERRUPT_GRACE = 5.0
@@ -28,15 +30,18 @@ async def stream(
     events = provider.run(handle, code)
     renewal = asyncio.create_task(_keep_alive(provider, handle))
     try:
-        if timeout is None:
-            async for event in events:
-                yield event
-        else:
-            async for event in _until(provider, handle, events, timeout):
-                yield event
+        async for event in events if timeout is None else _until(provider, handle, events, timeout):
+            yield _carriable(event)
     finally:
         renewal.cancel()
         await _close(events)
+
+
+def _carriable(event: Event) -> Event:
+    """The event without what nothing can carry on; itself, but for hostile or broken ones."""
+    values = {field.name: getattr(event, field.name) for field in fields(event)}
+    made = {name: encodable_value(value) for name, value in values.items()}
+    return event if all(made[name] is value for name, value in values.items()) else replace(event, **made)
 
 
 async def _keep_alive(provider: Provider, handle: ContainerHandle) -> None:

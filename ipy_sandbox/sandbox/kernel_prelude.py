@@ -6,7 +6,9 @@
 
 def _ipy_sandbox_prelude(carrier, key, env_vars):
     import contextlib
+    import json
     import os
+    import re
     import sys
     import time
 
@@ -119,13 +121,13 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
 
         thread._event_puller.on_recv(handle)
 
-    def send_holdable(stream, msg_or_type, content=None, *args, **kwargs):
-        # Half of a surrogate pair fails only here, in the thread that sends.
-        body = msg_or_type.get("content") if isinstance(msg_or_type, dict) else content
-        text = body.get("text") if isinstance(body, dict) else None
-        if isinstance(text, str):
-            body["text"] = text.encode("utf-8", "backslashreplace").decode("utf-8")
-        return send_whole(stream, msg_or_type, content, *args, **kwargs)
+    def pack_all(content):
+        # No message can hold half of a surrogate pair: its escape goes instead.
+        try:
+            return pack(content)
+        except UnicodeEncodeError:
+            text = json.dumps(content, default=str, ensure_ascii=False)
+            return re.sub("[\ud800-\udfff]", lambda half: rf"\\u{ord(half.group()):x}", text).encode("utf-8")
 
     def show_page(self, text, start=0, screen_lines=0):
         publisher.publish(text if isinstance(text, dict) else {"text/plain": text})
@@ -204,7 +206,7 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
     finish, hook.finish_displayhook = hook.finish_displayhook, mark_result
     send_traceback, shell._showtraceback = shell._showtraceback, show_traceback
     shell.set_hook("show_in_pager", show_page, 0)
-    send_whole, session.send = session.send, send_holdable
+    pack, session.pack = session.pack, pack_all
     if marking:
         identity = {"pid": os.getpid()} if sees_execd() else {}
         send, session.send = session.send, send_counted

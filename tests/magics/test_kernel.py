@@ -154,6 +154,9 @@ class TestOutput:
         cell = shared.ok("%%sandbox\nprint('\\x00', '\\u2028', '\\x85', '\\U0001f600')")
         assert cell.stream() == " \u2028  \U0001f600\n"
         assert shared.ok("%%sandbox\nprint('a\\ud800b')").stream() == "a\\ud800b\n"
+        raised = shared.run("%%sandbox\nraise ValueError('a\\ud800b')")
+        assert (raised.reply["ename"], raised.reply["evalue"]) == ("ValueError", "a\\ud800b")
+        shared.ok("%%sandbox\ndisplay({'text/plain': 'a\\ud800b'}, raw=True)")
         assert shared.ok("%sandbox 1 + 1").value == "2"
 
     @pytest.mark.skipif(ipykernel.version_info < (7,), reason="needs the subshells of ipykernel 7")

@@ -15,7 +15,7 @@ from ipy_sandbox.errors import (
     SandboxError,
     SandboxLostError,
 )
-from ipy_sandbox.models import ExecutionError, SandboxOptions, Stdout
+from ipy_sandbox.models import Display, ExecutionError, SandboxOptions, Stderr, Stdout
 from ipy_sandbox.sandbox.fake import FakeProvider
 from ipy_sandbox.sandbox.pool import SessionPool
 from ipy_sandbox.sandbox.session import Session
@@ -185,3 +185,14 @@ async def test_the_pool_closes_sessions_past_their_time_to_live() -> None:
         now = 11
         pool.sweep()
         assert len(pool) == 0
+
+
+async def test_no_result_holds_what_cannot_be_carried_on() -> None:
+    shown = Display({"text/plain": "a\ud800", "application/json": {"\ud800": ["\ud83d\ude00"]}}, raw={"text": "\udfff"})
+    script = [Stdout("é\ud800"), Stderr("fine"), shown, ExecutionError("E", "\udc00", "tb \udc00")]
+    async with Session(FakeProvider(script=lambda code: script)) as session:
+        result = await session.arun("1")
+    assert (result.stdout, result.stderr) == ("é\ufffd", "fine")
+    assert result.displays[0].data == {"text/plain": "a\ufffd", "application/json": {"\ufffd": ["\ufffd\ufffd"]}}
+    assert result.results == [{"text": "\ufffd"}]
+    assert "\\ud" not in result.model_dump_json()

@@ -8,7 +8,9 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import json
 import os
+import re
 import resource
 import signal
 import sys
@@ -49,7 +51,7 @@ class Stream(OutStream):
             return size  # the host has what it shows, and knows that there is more
         self._sent += size
         for start in range(0, size, FLUSH_BYTES):
-            super().write(_encodable(string[start : start + FLUSH_BYTES]))
+            super().write(string[start : start + FLUSH_BYTES])
             self._waiting += min(FLUSH_BYTES, size - start)
             if self._waiting >= FLUSH_BYTES:
                 self._waiting = 0
@@ -62,15 +64,6 @@ class Stream(OutStream):
         # The kernel flushes several times in each cell, and each time waits for another thread.
         if self._buffers:
             super().flush()
-
-
-def _encodable(text: str) -> str:
-    """`text`, with what no message can hold as an escape."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode(errors="backslashreplace").decode()
-    return text
 
 
 class SandboxKernel(IPythonKernel):
@@ -228,6 +221,20 @@ def _page(shell: Any, data: Any, *args: Any, **kwargs: Any) -> None:
     shell.display_pub.publish(data if isinstance(data, dict) else {"text/plain": str(data)})
 
 
+def _escape_surrogates(session: Any) -> None:
+    """Send lone surrogates, which no message can hold, as the escapes that Python shows for them."""
+    pack = session.pack
+
+    def packed(content: Any) -> bytes:
+        try:
+            return bytes(pack(content))
+        except UnicodeEncodeError:
+            text = json.dumps(content, default=str, ensure_ascii=False)
+            return re.sub("[\ud800-\udfff]", lambda half: rf"\\u{ord(half[0]):x}", text).encode()
+
+    session.pack = packed
+
+
 def _limit_messages(session: Any, limit: int) -> None:
     """Send a note in place of an output that is so large that the host would break the connection."""
     serialize = session.serialize
@@ -327,6 +334,7 @@ def make(fds: list[int], *, key: str, output_bytes: int, message_bytes: int, pro
         outstream_class=f"{__name__}.Stream",
     )
     app.initialize([])
+    _escape_surrogates(app.session)
     _limit_messages(app.session, message_bytes)
     # IPython 9 keeps all that is printed in memory.
     app.shell._tee = lambda channel: contextlib.nullcontext()

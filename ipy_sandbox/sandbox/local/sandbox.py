@@ -20,6 +20,9 @@ from .usage import MOUNTS, exact_memory
 PAUSES = (0.3, 0.7, 1.0, 2.5)
 """Seconds after each interrupt, the first of which may come too early, and after the last until the end."""
 
+_END_SECONDS = 0.2
+"""How long after a kernel's death its last words, and the end of the whole sandbox, may still come."""
+
 UNSAFE_NOTE = "No isolation: this code runs as an ordinary process of yours (unsafe=True).\n"
 
 
@@ -41,7 +44,7 @@ class LocalSandbox:
         """Called once when it has ended, by itself or by the watchdog."""
         self._manager = SandboxKernelManager(process, box.limits)
         self._conversation: Conversation | None = None
-        self._death_to_tell = False
+        self._death_told = False
         self._lock = asyncio.Lock()
         self._starting: list[bool] | None = None
         self._escalation: asyncio.Task[None] | None = None
@@ -50,7 +53,7 @@ class LocalSandbox:
     async def start_kernel(self, *, warm: bool = False) -> None:
         """Give it a fresh kernel; files stay."""
         self._stop_kernel()
-        self._death_to_tell = False
+        self._death_told = False
         try:
             await self._manager.start(self.options.env_vars, warm=warm)
         except SandboxLostError:
@@ -127,13 +130,21 @@ class LocalSandbox:
         self.touch()
         if self._conversation is not None and (left := self._conversation.run) is not None:
             await left.finished.wait()  # its reader went away in the middle of stopping it
-        if self._death_to_tell:
-            self._death_to_tell = False
-            raise self._kernel_died()
         if self._conversation is None or not self._manager.alive:
+            if self._conversation is not None and not self._death_told:
+                await self._tell_death()
             await self.start_kernel()
         assert self._conversation is not None
         return self._conversation
+
+    async def _tell_death(self) -> None:
+        """Raise that the kernel died between two runs: the next one must not go on as if nothing were lost."""
+        # Perhaps with the whole sandbox, which ends a moment later.
+        await asyncio.sleep(_END_SECONDS)
+        if self.ended:
+            raise self.lost()
+        self._death_told = True
+        raise self._kernel_died()
 
     async def complete(self, code: str, cursor: int) -> list[str]:
         """What could stand at the cursor; nothing while code runs or no kernel does."""
@@ -208,10 +219,9 @@ class LocalSandbox:
     async def _watch_kernel(self, conversation: Conversation) -> None:
         await self._manager.died()
         # What it published last may still be on its way, and so may the end of the whole sandbox.
-        await asyncio.sleep(0.2)
-        if not self.ended:
-            # Between two runs nobody is there to hear of it: the next one must not go on as if nothing were lost.
-            self._death_to_tell = conversation.run is None
+        await asyncio.sleep(_END_SECONDS)
+        if not self.ended and conversation.run is not None:
+            self._death_told = True
             conversation.fail(self._kernel_died())
 
     def _kernel_died(self) -> KernelDiedError:
