@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -122,6 +123,7 @@ async def _serve(options: ServerOptions, listener: socket.socket) -> None:
     server = uvicorn.Server(config)
     _heed_signals(proxy, server)
     await proxy.start()
+    _collect_seldom()
     try:
         address = "http://{}:{}".format(*listener.getsockname()[:2])
         logger.info("serving on %s (%s)", address, proxy.service.backend.sandboxes.name)
@@ -129,6 +131,13 @@ async def _serve(options: ServerOptions, listener: socket.socket) -> None:
     finally:
         await proxy.aclose()
     logger.info("stopped")
+
+
+def _collect_seldom() -> None:
+    # While the garbage collector goes through all modules and stored responses, every request waits.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
 
 
 def _heed_signals(proxy: Proxy, server: uvicorn.Server) -> None:
