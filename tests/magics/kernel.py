@@ -52,15 +52,28 @@ class Cell:
 
 
 def write_stacks(path: str) -> None:
-    """Write where the threads and the unfinished tasks of this process are."""
+    """Write where the threads and the unfinished tasks of this process are, down to what they wait for."""
     import asyncio
     import faulthandler
     import gc
 
+    def awaited(thing: object) -> object:
+        for name in ("cr_await", "ag_await", "gi_yieldfrom"):
+            if (inner := getattr(thing, name, None)) is not None:
+                return inner
+        # What `async for` waits on tells its generator to the garbage collector only.
+        return next((found for found in gc.get_referents(thing) if hasattr(found, "ag_frame")), None)
+
     with open(path, "w") as file:
         faulthandler.dump_traceback(file)
         for task in [thing for thing in gc.get_objects() if isinstance(thing, asyncio.Task) and not thing.done()]:
-            task.print_stack(file=file)
+            print(task, file=file)
+            thing: object = task.get_coro()
+            for _ in range(50):
+                for name in ("cr_frame", "ag_frame", "gi_frame"):
+                    if (frame := getattr(thing, name, None)) is not None:
+                        print(f"  {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}", file=file)
+                thing = awaited(thing)
 
 
 def _ended(cell: Cell) -> bool:
