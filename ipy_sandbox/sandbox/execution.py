@@ -41,7 +41,7 @@ def _carriable(event: Event) -> Event:
     """The event without what nothing can carry on; itself, but for hostile or broken ones."""
     values = {field.name: getattr(event, field.name) for field in fields(event)}
     made = {name: encodable_value(value) for name, value in values.items()}
-    return event if all(made[name] is value for name, value in values.items()) else replace(event, **made)
+    return event if made == values else replace(event, **made)
 
 
 async def _keep_alive(provider: Provider, handle: ContainerHandle) -> None:

@@ -112,7 +112,7 @@ def _ipy_sandbox_prelude(carrier, key, env_vars):
         # After an error the thread that sends may not wake any more, and no cell would end. Its own pipe is made while
         # there are descriptors.
         thread = publisher.pub_socket.io_thread
-        assert thread._event_pipe is not None
+        _ = thread._event_pipe
 
         def handle(message):
             for _ in range(len(thread._events)):

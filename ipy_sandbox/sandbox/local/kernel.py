@@ -191,7 +191,7 @@ class SandboxKernelApp(IPKernelApp):
         # An error in this thread would be its end, and nothing that the kernel says would ever arrive again. Its own
         # pipe is made now: when it is needed there may be no descriptor left.
         thread, events = self.iopub_thread, self.iopub_thread._events
-        assert thread._event_pipe is not None
+        _ = thread._event_pipe
 
         def handle(message: Any) -> None:
             for _ in range(len(events)):
